@@ -73,15 +73,15 @@ in_process() {
 
 # Compares the dump with what was sent, shows it, and sets `verdict`.
 verify() {
-	local sidecar file expression
+	local sidecar file filter
 	sidecar=$(find "$DEMO/dumps" -name '*.json')
 	file=$(find "$DEMO/dumps" -name '*.pcapng')
 	[ -f "$sidecar" ] && [ -f "$file" ] || fail "expected one dump and its sidecar in $DEMO/dumps"
-	expression=$(sed -n 's/.*"expression": *"\([^"]*\)".*/\1/p' "$sidecar")
-	[ -n "$expression" ] || fail "the sidecar $sidecar has no dump expression"
+	filter=$(sed -n 's/.*"filter": *"\([^"]*\)".*/\1/p' "$sidecar")
+	[ -n "$filter" ] || fail "the sidecar $sidecar has no dump filter"
 
-	step "what was sent that the dump filter takes: $expression"
-	"$RETROSCOPE" filter -r "$DEMO/sent.pcap" -w "$DEMO/flow.pcap" -- "$expression" || fail "filtering sent.pcap failed"
+	step "what was sent that the dump filter takes: $filter"
+	"$RETROSCOPE" filter -r "$DEMO/sent.pcap" -w "$DEMO/flow.pcap" -- "$filter" || fail "filtering sent.pcap failed"
 
 	step "comparing"
 	verdict=$("$DEMO_CHECK" "$DEMO/record.json" "$DEMO/sent.json" "$DEMO/flow.pcap" "$@") || fail "$verdict"

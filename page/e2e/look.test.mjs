@@ -22,7 +22,7 @@ before(async () => {
     options: ['--trigger', 'udp port 60000', '--past', '2s', '--future', '100ms'],
   });
   stopTraffic = traffic({ rate: '500pps', flows: 5 });
-  const rule = { expression: 'udp port 60003', dump: 'host $srcIP', asked_by: HTML };
+  const rule = { filter: 'udp port 60003', dump: 'host $srcIP', asked_by: HTML };
   await recorder.api(`v1/rules/${encodeURIComponent(`<b onmouseover=alert(4)>${HOSTILE[2]}`)}`, { method: 'PUT', body: JSON.stringify(rule) });
   await udp(60000, HOSTILE);
   await udp(60003, [HTML + 'x'.repeat(1300)]);

@@ -54,7 +54,7 @@ test('a trigger is tried on the history, armed, and fires', async () => {
 });
 
 test('single disarms itself after a dump, and off ignores packets', async () => {
-  await recorder.api('v1/rules/once', { method: 'PUT', body: JSON.stringify({ expression: 'udp port 60002', enabled: false }) });
+  await recorder.api('v1/rules/once', { method: 'PUT', body: JSON.stringify({ filter: 'udp port 60002', enabled: false }) });
   const { page, complaints } = await open(recorder, { path: '?tab=triggers' });
   const row = ruleRow(page, 'once');
   await row.getByRole('button', { name: 'Off', pressed: true }).waitFor();

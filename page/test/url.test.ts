@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { DEFAULT_LAST, parseView, writeView } from '../src/lib/url';
+import { DEFAULT_LAST, faultyTimes, parseView, writeView } from '../src/lib/url';
 import { SECOND } from '../src/lib/time';
 
 it('writes what it reads', () => {
@@ -17,4 +17,9 @@ it('is empty by default', () => {
 it('reads the milliseconds of a Grafana link', () => {
   const range = parseView('?from=1795202103000&to=1795202104000').range!;
   expect(range.to - range.from).toBe(SECOND);
+});
+
+it('names times that cannot be read', () => {
+  expect(faultyTimes('?from=yesterday&to=1795202104000&last=5x&tab=dumps&filter=from')).toEqual(['from=yesterday', 'last=5x']);
+  expect(faultyTimes('?from=2026-11-20T19:15:03Z&last=30s&sel_to=')).toEqual([]);
 });

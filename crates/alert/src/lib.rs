@@ -72,6 +72,7 @@ pub struct Tuple {
 
 /// The fields that identify an alert. Reports about the alert repeat these fields of the line.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AlertIdentity {
     /// The time as the line writes it.
     pub timestamp: String,

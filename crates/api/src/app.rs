@@ -1,8 +1,10 @@
 //! State that all requests share.
 
 use std::{
-    future::pending,
+    future::{pending, poll_fn},
+    pin::pin,
     sync::{Arc, atomic::AtomicBool},
+    task::Poll,
     time::{Duration, Instant},
 };
 
@@ -13,6 +15,7 @@ use tokio::{task::JoinHandle, task_local, time::sleep};
 use crate::{
     Services,
     caller::Caller,
+    guard::unauthenticated,
     keys::IdempotencyKeys,
     metrics::Requests,
     problem::Problem,
@@ -138,6 +141,27 @@ impl App {
     }
 }
 
+/// Does work for a caller, unless the caller's token or session ends before.
+///
+/// # Errors
+///
+/// The error of the work; `unauthenticated`: the token or the session has ended.
+pub(crate) async fn while_valid<T>(
+    app: &App,
+    caller: &Caller,
+    work: impl Future<Output = Result<T, Problem>>,
+) -> Result<T, Problem> {
+    let (mut work, mut revoked) = (pin!(work), pin!(app.revoked(caller)));
+    poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Pending => revoked
+            .as_mut()
+            .poll(context)
+            .map(|why| Err(unauthenticated(&why))),
+        done => done,
+    })
+    .await
+}
+
 /// A task that is aborted when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct AbortOnDrop(pub(crate) JoinHandle<()>);
@@ -176,7 +200,7 @@ pub(crate) async fn answer_blocking<T: IntoResponse>(
 
 #[cfg(test)]
 mod tests {
-    use std::{future::poll_fn, sync::mpsc::channel, task::Poll, thread::yield_now};
+    use std::{sync::mpsc::channel, thread::yield_now};
 
     use tokio::runtime::Builder;
 

@@ -265,10 +265,11 @@ impl Client {
 
     fn request(&self, ask: ApiRequest) -> Result<Request<Full<Bytes>>, ClientError> {
         let wrong = |error: hyper::http::Error| ClientError::Config(error.to_string());
+        let endpoint = &self.config.endpoint;
         let mut request = Request::builder()
             .method(ask.method)
-            .uri(ask.target)
-            .header(header::HOST, self.config.endpoint.authority());
+            .uri(format!("{}{}", endpoint.prefix(), ask.target))
+            .header(header::HOST, endpoint.authority());
         for (name, value) in ask.headers {
             request = request.header(name, value);
         }

@@ -79,8 +79,21 @@ async fn read<T: DeserializeOwned>(request: Request, bytes_max: usize) -> Result
             Problem::malformed(format!("the body cannot be read: {error}"))
         }
     })?;
-    serde_json::from_slice(&body.to_bytes())
-        .map_err(|error| Problem::malformed(format!("invalid request body: {error}")))
+    serde_json::from_slice(&body.to_bytes()).map_err(|error| {
+        let error = error.to_string();
+        let why = renamed(&error).unwrap_or(error);
+        Problem::malformed(format!("invalid request body: {why}"))
+    })
+}
+
+/// Fields of earlier versions with their new names. CHANGELOG.md has the same table.
+const RENAMED: &[(&str, &str)] = &[("expression", "filter"), ("filter", "dump")];
+
+/// The new name of the unknown field in an error of serde.
+fn renamed(error: &str) -> Option<String> {
+    let (field, _) = error.strip_prefix("unknown field `")?.split_once('`')?;
+    let (old, new) = RENAMED.iter().find(|(old, _)| *old == field)?;
+    Some(format!("`{old}` is `{new}` now"))
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

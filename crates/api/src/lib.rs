@@ -92,6 +92,8 @@ pub struct Page {
     /// Time without use after which a session ends. Requests, running queries and downloads count
     /// as use; listening to events does not.
     pub idle: Duration,
+    /// Time after its start at which a session ends.
+    pub lifetime: Duration,
 }
 
 /// The configuration of the API.

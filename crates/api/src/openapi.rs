@@ -4,8 +4,8 @@
 use utoipa::{
     Modify, PartialSchema, ToSchema,
     openapi::{
-        ContentBuilder, Header, KnownFormat, Object, ObjectBuilder, OpenApi, Ref, RefOr,
-        ResponseBuilder,
+        Components, ContentBuilder, Discriminator, Header, KnownFormat, Object, ObjectBuilder,
+        OpenApi, Ref, RefOr, ResponseBuilder,
         extensions::ExtensionsBuilder,
         path::Operation,
         schema::{Schema, SchemaFormat, SchemaType, Type},
@@ -14,6 +14,7 @@ use utoipa::{
 };
 
 use crate::{
+    bodies::event::EventBody,
     operations::{Limited, OPERATIONS},
     problem::{Cause, ProblemBody, cause_schema},
     role::Role,
@@ -41,6 +42,7 @@ impl Modify for Common {
         ] {
             components.schemas.insert(name.into_owned(), schema);
         }
+        discriminate(components);
         for known in OPERATIONS {
             let item = document.paths.paths.get_mut(known.path);
             let operation = item.and_then(|item| match known.method.as_str() {
@@ -63,6 +65,43 @@ impl Modify for Common {
                 }
             }
         }
+    }
+}
+
+/// Makes a discriminated union of the events. Each kind becomes a named schema, because a
+/// discriminator selects among names only.
+fn discriminate(components: &mut Components) {
+    let (all, by) = (EventBody::name(), "kind");
+    let Some(RefOr::T(Schema::OneOf(mut union))) = components.schemas.remove(&*all) else {
+        return;
+    };
+    let mut kinds = Vec::new();
+    for item in &mut union.items {
+        let Some(kind) = kind_of(item, by) else {
+            continue;
+        };
+        let name = format!("{}Event", kind[..1].to_uppercase() + &kind[1..]);
+        let named = std::mem::replace(item, Ref::from_schema_name(&name).into());
+        kinds.push((kind, format!("#/components/schemas/{name}")));
+        components.schemas.insert(name, named);
+    }
+    union.discriminator = Some(Discriminator::with_mapping(by, kinds));
+    let union = RefOr::T(Schema::OneOf(union));
+    components.schemas.insert(all.into_owned(), union);
+}
+
+/// The only value of the property `by`.
+fn kind_of(schema: &RefOr<Schema>, by: &str) -> Option<String> {
+    match schema {
+        RefOr::T(Schema::AllOf(all)) => all.items.iter().find_map(|part| kind_of(part, by)),
+        RefOr::T(Schema::Object(object)) => match object.properties.get(by)? {
+            RefOr::T(Schema::Object(kind)) => {
+                let value = kind.enum_values.as_ref()?.first()?;
+                value.as_str().map(str::to_owned)
+            }
+            _ => None,
+        },
+        _ => None,
     }
 }
 

@@ -87,6 +87,7 @@ operations! {
     get GET "/v1/pins/{name}" getPin pins::read Some(Role::View), MayNot;
     put PUT "/v1/pins/{name}" putPin pins::put Some(Role::Admin), MayNot;
     delete DELETE "/v1/pins/{name}" deletePin pins::remove Some(Role::Admin), MayNot;
+    get GET "/v1/filters" checkFilter filters::check Some(Role::View), May;
     get GET "/v1/query" queryPackets query::query Some(Role::Packets), May;
     get GET "/v1/queries/{id}" getQuery query::verdict Some(Role::Packets), May;
     delete DELETE "/v1/queries/{id}" cancelQuery query::cancel Some(Role::Packets), May;

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use retroscope_recorder::{Cancel, Empty, QueriedPacket, Query, QueryReport};
+use retroscope_recorder::{
+    AnswerDumps, Cancel, DumpsAsked, Empty, QueriedPacket, Query, QueryReport,
+};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::{
-    app::{App, run_blocking},
+    app::{App, run_blocking, while_valid},
     bodies::request::{TimeRangeBody, check_names},
     caller::Caller,
     extract::Json,
@@ -44,6 +46,8 @@ pub(crate) struct ScanSummary {
     pub(crate) from: Option<String>,
     /// The end of the time range.
     pub(crate) to: Option<String>,
+    /// Packets from dumps, of the time that left the ring; `null`: no dump was needed.
+    pub(crate) dumps: Option<AnswerDumps>,
     /// Packets in the time range that were compared with the filter.
     pub(crate) inspected: u64,
     /// `complete` or `incomplete`.
@@ -62,6 +66,7 @@ impl From<&QueryReport> for ScanSummary {
         Self {
             from: report.from.clone(),
             to: report.to.clone(),
+            dumps: report.dumps.clone(),
             inspected: report.inspected,
             verdict: report.verdict.as_str(),
             missing: report.missing.clone(),
@@ -87,6 +92,7 @@ impl PastScan {
         let permit = app.query_limit.take(&caller)?;
         let awaited = CancelOnDrop::default();
         let cancel = awaited.0.clone();
+        let asked = (Arc::clone(&app), caller.clone());
         let looked = run_blocking(move || {
             let handle = &app.handle;
             check_names(self.filter.as_deref().unwrap_or_default(), &caller)?;
@@ -100,13 +106,17 @@ impl PastScan {
                 to_ns: stretch.to_ns,
                 last_ns: stretch.last_ns,
                 headers: [own, self.query.headers].into_iter().flatten().min(),
+                dumps: match self.query.dumps {
+                    DumpsAsked::Named if caller.is_restricted() => DumpsAsked::Counted,
+                    asked => asked,
+                },
                 ..self.query
             };
             let found = handle.query(&query)?.until(&cancel);
             let report = found.each(|seen| look(&mut state, seen))?;
             Ok(Json(answer(state, &report, &query)).keeping(permit))
         });
-        let looked = looked.await;
+        let looked = while_valid(&asked.0, &asked.1, looked).await;
         drop(awaited);
         looked
     }

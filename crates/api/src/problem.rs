@@ -228,6 +228,11 @@ impl Problem {
         Self::new(Cause::Internal, detail)
     }
 
+    /// The JSON object.
+    pub(crate) fn into_body(self) -> ProblemBody {
+        *self.body
+    }
+
     /// The JSON object, as it is sent.
     pub(crate) fn text(&self) -> String {
         // A struct of strings and numbers is always JSON.

@@ -121,7 +121,7 @@ impl Server {
             hosts: bound.hosts,
             has_page: bound.page.is_some(),
             page_url: bound.page_url,
-            sessions: Sessions::new(bound.page.map_or(Duration::ZERO, |page| page.idle)),
+            sessions: Sessions::new(bound.page),
             follow_limit: ConcurrencyLimit::followers(),
             query_limit: ConcurrencyLimit::queries(),
             queries: Arc::default(),

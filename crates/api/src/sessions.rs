@@ -17,7 +17,7 @@ use std::{
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use crate::{caller::Caller, token::random_text};
+use crate::{Page, caller::Caller, token::random_text};
 
 /// Maximum number of sessions.
 const SESSIONS_MAX: usize = 64;
@@ -40,6 +40,7 @@ pub(crate) struct Session {
     hash: [u8; 32],
     /// The client that logged in. `session` and `address` are `None`.
     caller: Caller,
+    started: Instant,
     used: Mutex<Instant>,
     /// Never cleared after it is set. Readers need no order with other memory.
     has_ended: AtomicBool,
@@ -72,6 +73,8 @@ struct Link {
 pub(crate) struct Sessions {
     /// Time without a request after which a session ends.
     pub(crate) idle: Duration,
+    /// Time after its start at which a session ends.
+    pub(crate) lifetime: Duration,
     open: Mutex<Open>,
     failures: Mutex<Failures>,
 }
@@ -112,9 +115,14 @@ impl Failures {
 }
 
 impl Sessions {
-    pub(crate) fn new(idle: Duration) -> Self {
+    /// `page`: without the page, there are no sessions.
+    pub(crate) fn new(page: Option<Page>) -> Self {
+        let (idle, lifetime) = page
+            .map(|page| (page.idle, page.lifetime))
+            .unwrap_or_default();
         Self {
             idle,
+            lifetime,
             open: Mutex::default(),
             failures: Mutex::default(),
         }
@@ -143,13 +151,14 @@ impl Sessions {
                 session: None,
                 ..caller.clone()
             },
+            started: now,
             used: Mutex::new(now),
             has_ended: AtomicBool::new(false),
         });
         let account = &caller.account;
         let is_own = |other: &Arc<Session>| other.caller.account == *account;
         let mut open = self.open();
-        self.end_idle(&mut open, now);
+        self.end_old(&mut open, now);
         let own = open.sessions.iter().filter(|it| is_own(it)).count();
         let is_crowded = open.sessions.len() >= SESSIONS_MAX;
         if own >= SESSIONS_OF_ONE_MAX || is_crowded {
@@ -171,7 +180,7 @@ impl Sessions {
     pub(crate) fn find(&self, value: &str, now: Instant) -> Option<Caller> {
         let hash: [u8; 32] = Sha256::digest(value).into();
         let mut open = self.open();
-        self.end_idle(&mut open, now);
+        self.end_old(&mut open, now);
         let mut sessions = open.sessions.iter();
         let session = sessions.find(|it| bool::from(it.hash.ct_eq(&hash)))?;
         session.touch(now);
@@ -187,23 +196,27 @@ impl Sessions {
     ///
     /// A sentence.
     pub(crate) fn check(&self, session: &Session, now: Instant) -> Result<(), String> {
-        if session.has_ended.load(Ordering::Relaxed) || self.is_idle(session, now) {
+        if session.has_ended.load(Ordering::Relaxed) || self.left(session, now).is_zero() {
             return Err("this session has ended: log in again".to_owned());
         }
         Ok(())
     }
 
-    fn is_idle(&self, session: &Session, now: Instant) -> bool {
-        now.saturating_duration_since(session.used()) >= self.idle
+    /// Time until a session ends if there is no further request.
+    pub(crate) fn left(&self, session: &Session, now: Instant) -> Duration {
+        let idle = now.saturating_duration_since(session.used());
+        let age = now.saturating_duration_since(session.started);
+        let left = self.idle.saturating_sub(idle);
+        left.min(self.lifetime.saturating_sub(age))
     }
 
-    fn end_idle(&self, open: &mut Open, now: Instant) {
+    fn end_old(&self, open: &mut Open, now: Instant) {
         open.sessions.retain(|session| {
-            let is_idle = self.is_idle(session, now);
-            if is_idle {
+            let is_over = self.left(session, now).is_zero();
+            if is_over {
                 session.end();
             }
-            !is_idle
+            !is_over
         });
         open.links.retain(|link| now < link.until);
     }
@@ -240,7 +253,7 @@ impl Sessions {
     pub(crate) fn link(&self, caller: Caller, now: Instant) -> io::Result<String> {
         let code = random_text()?;
         let mut open = self.open();
-        self.end_idle(&mut open, now);
+        self.end_old(&mut open, now);
         if open.links.len() >= LINKS_MAX {
             open.links.remove(0);
         }
@@ -256,7 +269,7 @@ impl Sessions {
     pub(crate) fn redeem(&self, code: &str, now: Instant) -> Option<Caller> {
         let hash: [u8; 32] = Sha256::digest(code).into();
         let mut open = self.open();
-        self.end_idle(&mut open, now);
+        self.end_old(&mut open, now);
         let mut links = open.links.iter();
         let found = links.position(|link| bool::from(link.hash.ct_eq(&hash)))?;
         Some(open.links.remove(found).caller)
@@ -296,6 +309,11 @@ mod tests {
     use super::*;
 
     const IDLE: Duration = Duration::from_secs(1800);
+    const LIFETIME: Duration = Duration::from_secs(7200);
+    const PAGE: Page = Page {
+        idle: IDLE,
+        lifetime: LIFETIME,
+    };
     const SECOND: Duration = Duration::from_secs(1);
 
     fn started(sessions: &Sessions, uid: u32, now: Instant) -> String {
@@ -304,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_session_ends_when_it_is_idle_or_logged_out() {
-        let (sessions, start) = (Sessions::new(IDLE), Instant::now());
+        let (sessions, start) = (Sessions::new(Some(PAGE)), Instant::now());
         let value = started(&sessions, 7, start);
         assert!(value.len() == 64 && !format!("{sessions:?}").contains(&value));
         let caller = sessions.find(&value, start + IDLE - SECOND).unwrap();
@@ -326,9 +344,26 @@ mod tests {
         assert!(sessions.find(&second, start).is_none());
     }
 
+    /// Requests do not prolong a session beyond its lifetime.
+    #[test]
+    fn a_session_has_a_lifetime() {
+        let (sessions, start) = (Sessions::new(Some(PAGE)), Instant::now());
+        let value = started(&sessions, 7, start);
+        let mut now = start;
+        while now + IDLE / 2 < start + LIFETIME {
+            now += IDLE / 2;
+            assert!(sessions.find(&value, now).is_some());
+        }
+        let session = sessions.find(&value, now).unwrap().session.unwrap();
+        let left = start + LIFETIME - now;
+        assert_eq!(sessions.left(&session, now), left);
+        assert!(sessions.find(&value, now + left).is_none());
+        assert!(sessions.check(&session, now + left).is_err());
+    }
+
     #[test]
     fn one_account_does_not_end_the_sessions_of_others() {
-        let (sessions, now) = (Sessions::new(IDLE), Instant::now());
+        let (sessions, now) = (Sessions::new(Some(PAGE)), Instant::now());
         let [of_one, all] = [SESSIONS_OF_ONE_MAX, SESSIONS_MAX].map(|max| max.try_into().unwrap());
         let other = started(&sessions, 1, now);
         let own: Vec<_> = (0..=of_one)
@@ -344,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_link_logs_in_once_and_within_its_time() {
-        let (sessions, now) = (Sessions::new(IDLE), Instant::now());
+        let (sessions, now) = (Sessions::new(Some(PAGE)), Instant::now());
         let link = || sessions.link(Caller::of_peer(7, 1), now).unwrap();
         let code = link();
         assert!(sessions.redeem("", now).is_none());
@@ -360,7 +395,7 @@ mod tests {
 
     #[test]
     fn an_address_with_many_failures_waits_and_memory_is_bounded() {
-        let (sessions, now) = (Sessions::new(IDLE), Instant::now());
+        let (sessions, now) = (Sessions::new(Some(PAGE)), Instant::now());
         let address = |number: u32| IpAddr::V4(Ipv4Addr::from_bits(number));
         for _ in 0..FAILURES_MAX {
             assert_eq!(sessions.may_try(address(0), now), Ok(()));

@@ -390,6 +390,10 @@ mod api {
         if let Some(variants) = schema["oneOf"].as_array() {
             page.push('\n');
             for variant in variants {
+                if variant["$ref"].is_string() {
+                    page.push_str(&format!("- {}\n", kind(variant)));
+                    continue;
+                }
                 let properties = variant["properties"].as_object();
                 let mut values = properties.iter().flat_map(|it| it.values());
                 let tag = values.find_map(|it| it["enum"].get(0)?.as_str());

@@ -4,35 +4,24 @@ use serde::Serialize;
 
 use crate::text::{put, put_stamp};
 
-/// The object under the key `retroscope`.
-#[derive(Serialize)]
-struct EventObject<'a, Fields> {
-    kind: &'a str,
-    #[serde(flatten)]
-    fields: &'a Fields,
-}
-
 /// Appends the line of an event, with `"event_type":"retroscope"` and the time in nanoseconds since
 /// the UNIX epoch.
 ///
-/// The object under `retroscope` has the kind (`trigger`, `dump`, `notice`, `statistics`) and the
-/// fields, a struct or map without a `kind`. The other top-level keys have the same meaning as in
-/// Suricata's EVE.
+/// The object under `retroscope` is `body`, whose `kind` names the event (`triggered`, `finished`,
+/// `notice`, `statistics`). No top-level key has another meaning in EVE.
 ///
 /// # Errors
-/// If the fields are neither struct nor map, or cannot be written as JSON. Then nothing is
-/// appended.
+/// If the body cannot be written as JSON. Then nothing is appended.
 pub fn event(
     out: &mut Vec<u8>,
     time_ns: i64,
-    kind: &str,
-    fields: &impl Serialize,
+    body: &impl Serialize,
 ) -> Result<(), serde_json::Error> {
     let start = out.len();
     put(out, r#"{"timestamp":"#);
     put_stamp(out, time_ns);
     put(out, r#","event_type":"retroscope","retroscope":"#);
-    let written = serde_json::to_writer(&mut *out, &EventObject { kind, fields });
+    let written = serde_json::to_writer(&mut *out, body);
     if written.is_err() {
         out.truncate(start);
     } else {
@@ -47,6 +36,7 @@ mod tests {
 
     #[derive(Serialize)]
     struct Notice {
+        kind: &'static str,
         text: &'static str,
         dump: Option<u64>,
     }
@@ -55,10 +45,11 @@ mod tests {
     fn an_event_is_a_line_of_ours() {
         let mut out = b"before\n".to_vec();
         let notice = Notice {
+            kind: "notice",
             text: "one\ntwo \"three\"",
             dump: None,
         };
-        event(&mut out, 1_000, "notice", &notice).unwrap();
+        event(&mut out, 1_000, &notice).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
             concat!(
@@ -71,9 +62,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_leaves_nothing_behind() {
+    fn what_is_no_json_leaves_nothing_behind() {
         let mut out = b"before\n".to_vec();
-        event(&mut out, 0, "notice", &7).unwrap_err();
+        let keys_are_lists = std::collections::BTreeMap::from([([1, 2], 3)]);
+        event(&mut out, 0, &keys_are_lists).unwrap_err();
         assert_eq!(out, b"before\n");
     }
 }

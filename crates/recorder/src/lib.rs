@@ -35,7 +35,7 @@ pub use analysis::{
     trigger_scripts::ModuleStatus,
 };
 pub use control::{
-    alerts::{AlertConfig, AlertCounts, AlertLines, AlertNews, AlertOutcome},
+    alerts::{AlertConfig, AlertCounts, AlertLines, AlertNews, AlertOutcome, AlertSummary},
     audit::{Action, Change, Refusal},
     commands::TriggerOutcome,
     durations::{AgeHistogram, ProcessingHistogram},
@@ -71,6 +71,7 @@ pub use start::{
     expressions::{ExpressionError, check_alert_template, check_expression, check_template},
     handle::{CommandError, RecorderHandle, RequestedRange, check_name},
     inserters_only::{Inserted, insert_only},
+    planned_buckets,
     recorder::{Recorder, RecorderStatus, RecorderSummary, StartError},
     reload::ReloadOutcome,
     rules::{Condition, NO_PACKET, RuleStatus},

@@ -103,6 +103,15 @@ impl RingConfig {
         Ok(more)
     }
 
+    /// Number of buckets of the ring, and bytes of each bucket.
+    ///
+    /// # Errors
+    /// The configuration is invalid, as in [`Ring::new`](crate::Ring::new).
+    pub fn buckets(&self) -> Result<(usize, usize), RingError> {
+        let geometry = self.geometry()?;
+        Ok((geometry.buckets, geometry.bucket_bytes))
+    }
+
     /// Divides the bytes into buckets.
     pub(crate) fn geometry(&self) -> Result<Geometry, RingError> {
         if self.producers == 0 {

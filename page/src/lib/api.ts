@@ -1,4 +1,4 @@
-import type { Details, Stream, Packets, Problem, RecorderStatus, Interface, NoSession, Session, Timeline, Top, Pin, Dumps, Counted } from './types';
+import type { Details, Stream, Packets, Problem, RecorderStatus, Interface, NoSession, Session, Timeline, Top, Pin, Dumps } from './types';
 
 /** The API is next to the page, also below a proxy's path prefix. */
 export const base = new URL('.', document.baseURI);
@@ -96,7 +96,7 @@ export const api = {
   packets: (parameters: Parameters, signal?: AbortSignal) => get<Packets>('v1/packets', parameters, signal),
   details: (parameters: Parameters, signal?: AbortSignal) => get<Details>('v1/details', parameters, signal),
   stream: (parameters: Parameters, signal?: AbortSignal) => get<Stream>('v1/stream', parameters, signal),
-  count: (parameters: Parameters, signal?: AbortSignal) => get<Counted>('v1/query', { ...parameters, count: true }, signal),
+  checkFilter: (filter: string) => get<{ problem: Problem | null }>('v1/filters', { filter }),
   pins: () => get<{ pins: Pin[] }>('v1/pins'),
   pin: (name: string, body: unknown) => send<Pin>('PUT', `v1/pins/${encodeURIComponent(name)}`, body),
   unpin: (name: string) => send<void>('DELETE', `v1/pins/${encodeURIComponent(name)}`),

@@ -43,6 +43,8 @@ export interface Scan {
   verdict: string;
   reasons: string;
   missing: Missing[];
+  /** Packets from dumps, of the time that left the ring. */
+  dumps?: { packets: number } | null;
 }
 
 export interface Flow {
@@ -155,7 +157,7 @@ type Optional<Name extends string, T> = Partial<Record<Name, T | null>>;
 
 /** Fields of a rule that the editor shows. Null or absent: the recorder's option applies. */
 export type Rule = { name: string } & Optional<'enabled' | 'single', boolean> &
-  Optional<'expression' | 'dump' | 'alert_dump' | 'past' | 'future' | 'hold_off' | 'keep_age' | 'into', string> &
+  Optional<'filter' | 'dump' | 'alert_dump' | 'past' | 'future' | 'hold_off' | 'keep_age' | 'into' | 'last_hit', string> &
   Optional<'hits' | 'max_dumps' | 'dumps_per_minute' | 'bytes_per_hour' | 'packets' | 'bytes' | 'keep_bytes', number>;
 
 export interface RuleTested {
@@ -231,10 +233,6 @@ export interface Dump {
 export interface Dumps {
   dumps: Dump[];
   next?: string | null;
-}
-
-export interface Counted extends Counts {
-  dumps?: { packets: number } | null;
 }
 
 /** A line of the tree of fields, as Wireshark shows it. */

@@ -40,6 +40,13 @@ export function parseView(search: string, utcByDefault = true): View {
   };
 }
 
+/** The parameters of the URL whose time or duration cannot be read, and which the view ignores. */
+export function faultyTimes(search: string): string[] {
+  const faulty = ([name, text]: [string, string]): boolean => (name === 'last' ? !parseDuration(text) : moment(text) === null);
+  const times = [...new URLSearchParams(search)].filter(([name, text]) => text && /^((sel_)?(from|to)|last)$/.test(name));
+  return times.filter(faulty).map(([name, text]) => `${name}=${text}`);
+}
+
 /** One end alone gives a minute before or after this end. */
 function rangeOf(from: string, to: string): Range | null {
   const [a, b] = [moment(from), moment(to)];

@@ -1,8 +1,8 @@
 import { api, ApiError, isAbort, reason } from '../lib/api';
 import { both, queryParameters, rememberFilter, recentFilters, type Query } from '../lib/filters';
 import { app } from '../lib/state.svelte';
-import { rfc3339, SECOND, type Range } from '../lib/time';
-import type { Counted, Packet, Problem, Scan, Top } from '../lib/types';
+import type { Range } from '../lib/time';
+import type { Packet, Problem, Scan, Top } from '../lib/types';
 import { scope } from './scope.svelte';
 
 /** Rows of the packet list; beyond these, Wireshark is the better tool. */
@@ -25,8 +25,6 @@ class Analysis {
   recent = $state.raw<string[]>(recentFilters());
   /** The range that was read; null: none. */
   shown = $state.raw<Query | null>(null);
-  /** The answer with the packets from dumps, for a range that the ring has overwritten. */
-  kept = $state.raw<Counted | null>(null);
   /** The number of packets that wait for a click, because there are many. */
   waits = $state<number | null>(null);
   private next: string | null = null;
@@ -68,7 +66,7 @@ class Analysis {
 
   private clear(): void {
     this.packets = [];
-    this.top = this.scan = this.shown = this.kept = null;
+    this.top = this.scan = this.shown = null;
     this.trouble = '';
     this.waits = null;
     this.isLoading = false;
@@ -100,10 +98,7 @@ class Analysis {
       this.top = null;
       this.take(page.packets, page.next ?? null, page.scan);
       if (query.filter) this.recent = rememberFilter(query.filter);
-      const counts = (this.past !== null || query.communityId) && !app.mayNot('queryPackets');
-      this.kept = counts ? await api.count(parameters, abort.signal) : null;
-      // The Community ID is no filter of the tables.
-      if (!query.communityId) this.top = await api.top({ ...parameters, count: 300 }, abort.signal);
+      this.top = await api.top({ ...parameters, count: 300 }, abort.signal);
     } catch (error) {
       if (isAbort(error)) return;
       this.packets = [];
@@ -126,7 +121,6 @@ class Analysis {
 
   /** The number of matching packets; null: not known yet. */
   get matches(): number | null {
-    if (this.kept) return this.kept.packets;
     if (this.top) return this.top.packets;
     return this.shown && !this.hasMore && this.packets.length < MOST_ROWS ? this.packets.length : null;
   }
@@ -147,18 +141,12 @@ class Analysis {
     this.isLoading = false;
   }
 
-  /** Checks a filter while it is typed, on a range that has no packets. */
+  /** Checks a filter while it is typed. */
   async check(filter: string): Promise<void> {
-    if (!filter.trim()) {
-      this.filterProblem = null;
-      return;
-    }
-    const never = rfc3339(scope.now - SECOND);
     try {
-      await api.packets({ filter, from: never, to: never, limit: 1 });
-      this.filterProblem = null;
-    } catch (error) {
-      if (error instanceof ApiError && error.status === 422) this.filterProblem = error.problem;
+      this.filterProblem = filter.trim() ? (await api.checkFilter(filter)).problem : null;
+    } catch {
+      // The reason is shown when the filter is applied.
     }
   }
 

@@ -377,7 +377,8 @@ export class Plot {
     c.font = `${10 * r}px ${this.theme.font}`;
     c.textBaseline = 'middle';
     c.textAlign = 'left';
-    for (const { span, row } of this.laid()) {
+    const laid = this.laid();
+    for (const { span, row } of laid) {
       const x = Math.max(left, this.px(u, span.from));
       const end = Math.min(left + width, Math.max(this.px(u, span.to), this.px(u, span.from) + 2 * r));
       if (end <= x) continue;
@@ -392,7 +393,9 @@ export class Plot {
       }
       c.fillStyle = colour;
       c.fillRect(x, y + high - 1.5 * r, end - x, 1.5 * r);
-      const room = end - x - 8 * r;
+      // A label may be longer than its span, up to the next span of the row.
+      const next = Math.min(left + width, ...laid.filter((it) => it.row === row && it.span.from > span.from).map((it) => this.px(u, it.span.from)));
+      const room = Math.max(end, next) - x - 8 * r;
       if (room > 24 * r) {
         c.fillStyle = this.theme.text;
         c.fillText(fit(c, span.label, room), x + 4 * r, y + high / 2);

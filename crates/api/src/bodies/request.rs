@@ -7,7 +7,7 @@ use retroscope_filter::Template;
 use retroscope_packet::{FlowEndpoint, FlowKey, is_community_id};
 use retroscope_recorder::{
     KnownFlow, ManualTrigger, NO_PACKET, RecorderHandle, RequestedRange, RetentionLimit,
-    RuleStatus, SubDirectory, TriggerRequest, parse_time,
+    RuleStatus, SubDirectory, TriggerRequest, parse_time, rfc3339,
 };
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -218,17 +218,21 @@ dump_options! {
         /// field.
         #[schema(read_only)]
         configured: Option<bool>,
-        /// Packets that matched this expression; `null`: not counted, for a script. PUT ignores
+        /// Packets that matched `filter`; `null`: not counted, for a script. PUT ignores
         /// this field.
         #[schema(read_only)]
         hits: Option<u64>,
+        /// Time stamp of the last hit, RFC 3339; `null`: no hit since the start. PUT ignores this
+        /// field.
+        #[schema(read_only)]
+        last_hit: Option<String>,
         /// The token or the user that requested the rule. PUT ignores this field.
         #[schema(read_only)]
         caller: Option<String>,
         /// The trigger filter, a pcap-filter(7) expression: packets that match are hits. May be
         /// left out if the rule has an `alert_dump`; no packet is a hit then.
         #[schema(example = "tcp[tcpflags] & tcp-rst != 0")]
-        expression: Option<String>,
+        filter: Option<String>,
         /// The dump filter, a template that replaces `--dump`.
         #[schema(example = "host $srcIP")]
         dump: Option<String>,
@@ -274,8 +278,9 @@ impl From<RuleStatus> for RuleBody {
             name: Some(rule.name),
             configured: Some(rule.is_configured),
             hits: rule.hits,
+            last_hit: rule.last_hit_ns.map(rfc3339),
             caller: request.caller,
-            expression: Some(rule.expression),
+            filter: Some(rule.expression),
             dump: request.dump,
             alert_dump: request.alert_dump,
             enabled: Some(rule.is_enabled),
@@ -302,17 +307,17 @@ impl RuleBody {
         self.name = None;
         self.configured = None;
         self.hits = None;
+        self.last_hit = None;
         self.caller = None;
         self
     }
 
     /// The trigger filter. A rule for alerts only has a filter that matches no packet.
-    pub(crate) fn expression(&self) -> Result<&str, Problem> {
-        let given = self.expression.as_deref();
+    pub(crate) fn filter(&self) -> Result<&str, Problem> {
+        let given = self.filter.as_deref();
         let given = given.or(self.alert_dump.as_ref().map(|_| NO_PACKET));
         given.ok_or_else(|| {
-            let why =
-                "give `expression` (a filter for packets) or `alert_dump` (for alerts), or both";
+            let why = "give `filter` (for packets) or `alert_dump` (for alerts), or both";
             Problem::invalid(why)
         })
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use retroscope_recorder::{
-    AlertCounts, FlowCounts, ModuleStatus, Pin, PostCounts, ProcessingHistogram, RecorderStatus,
-    RuleHits, SourceSnapshot, Suppressions, rfc3339,
+    AlertCounts, AlertSummary, FlowCounts, ModuleStatus, Pin, PostCounts, ProcessingHistogram,
+    RecorderStatus, RuleHits, SourceSnapshot, Suppressions, rfc3339,
 };
 use retroscope_ring::{InterfaceEntry, Mode};
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,7 @@ pub struct StatusBody<'a> {
     /// Counters of each module.
     modules: &'a [ModuleStatus],
     /// Alerts of an IDS by result.
-    #[schema(value_type = Object)]
+    #[schema(value_type = AlertSummary)]
     alerts: AlertCounts,
     /// Times of inspecting a packet, for each shard.
     processing: Vec<ProcessingBody>,

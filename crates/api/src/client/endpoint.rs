@@ -38,11 +38,13 @@ pub enum Endpoint {
 }
 
 /// `https://HOST[:PORT]`, or `http://HOST[:PORT]`, which [`super::Client`] accepts only for this
-/// machine.
+/// machine. Behind a proxy, a path prefix may follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
     is_tls: bool,
     authority: Authority,
+    /// The path prefix, without a slash at its end; empty: no prefix.
+    prefix: String,
 }
 
 impl FromStr for Url {
@@ -60,14 +62,22 @@ impl FromStr for Url {
             Some("http") => false,
             _ => return Err(wrong()),
         };
-        let is_bare = uri.path().trim_end_matches('/').is_empty() && uri.query().is_none();
-        let authority = uri.authority().filter(|_| is_bare && !text.contains('#'));
+        let prefix = uri.path().trim_end_matches('/').to_owned();
+        // The path of an operation is no prefix.
+        let mut parts = prefix.split('/');
+        let is_prefix = !parts.any(|part| matches!(part, "." | ".." | "v1" | "metrics"));
+        let is_base = is_prefix && uri.query().is_none() && !text.contains('#');
+        let authority = uri.authority().filter(|_| is_base);
         let authority = authority.ok_or_else(wrong)?.clone();
         let has_port = authority.port_u16().is_some() || authority.as_str() == authority.host();
         if authority.as_str().contains('@') || authority.host().is_empty() || !has_port {
             return Err(wrong());
         }
-        Ok(Self { is_tls, authority })
+        Ok(Self {
+            is_tls,
+            authority,
+            prefix,
+        })
     }
 }
 
@@ -109,6 +119,14 @@ impl Endpoint {
         }
     }
 
+    /// The path before the paths of the API.
+    pub(super) fn prefix(&self) -> &str {
+        match self {
+            Self::Socket(_) => "",
+            Self::Url(url) => &url.prefix,
+        }
+    }
+
     /// The reason of a failed connection, and the remedy.
     pub(super) fn advice(&self, error: &io::Error) -> String {
         let what = match (self, error.kind()) {
@@ -140,7 +158,7 @@ impl fmt::Display for Endpoint {
             Self::Socket(path) => path.display().fmt(f),
             Self::Url(url) => {
                 let scheme = if url.is_tls { "https" } else { "http" };
-                write!(f, "{scheme}://{}", url.authority)
+                write!(f, "{scheme}://{}{}", url.authority, url.prefix)
             }
         }
     }
@@ -179,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_lead_to_a_host_and_nothing_more() {
+    fn urls_lead_to_a_host_and_perhaps_a_prefix() {
         for (text, host, port, is_loopback) in [
             ("https://tap.example:8443", "tap.example", 8443, false),
             ("https://tap.example/", "tap.example", 443, false),
@@ -187,6 +205,7 @@ mod tests {
             ("http://[::1]:1", "::1", 1, true),
             ("http://LOCALHOST", "LOCALHOST", 80, true),
             ("https://192.0.2.1", "192.0.2.1", 443, false),
+            ("https://192.0.2.1/tap/1/", "192.0.2.1", 443, false),
         ] {
             let url: Url = text.parse().unwrap();
             assert_eq!((url.host(), url.port()), (host, port), "{text}");
@@ -201,6 +220,8 @@ mod tests {
             "ftp://tap.example",
             "https://",
             "https://tap.example/v1",
+            "https://tap.example/tap/v1/status",
+            "https://tap.example/../x",
             "https://tap.example?x=1",
             "https://tap.example#x",
             "https://user@tap.example",

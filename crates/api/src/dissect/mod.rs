@@ -61,12 +61,6 @@ impl Dissector {
         Self { launcher }
     }
 
-    /// Whether Wireshark's program is installed.
-    #[must_use]
-    pub fn is_installed(&self) -> bool {
-        program().is_some()
-    }
-
     /// Dissects `packets`, and returns the details of the packet with this index.
     ///
     /// # Errors

@@ -11,6 +11,7 @@
 //! | other processes | seccomp: no `fork`, `kill`, `F_SETOWN`, `ptrace`, `prlimit64` that sets |
 //! | the recorder's descriptors | `close_range`: three pipes and a sealed copy of the packets |
 //! | memory, processor, files | resource limits, the lowest priority, the first victim of the OOM killer |
+//! | many threads | a limit for the threads of the user; root has no such limit |
 //! | capabilities | dropped, and `no_new_privs` |
 //!
 //! If a restriction cannot be set, the program does not run. Two restrictions are optional: the
@@ -35,7 +36,7 @@ use landlock::{
 use retroscope_unix::close_from;
 use rustix::{
     fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create},
-    process::{Resource, Rlimit, Signal, nice, set_parent_process_death_signal, setrlimit},
+    process::{Resource, Rlimit, Signal, getuid, nice, set_parent_process_death_signal, setrlimit},
     thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities},
 };
 use seccompiler::{
@@ -59,6 +60,9 @@ const LIMITS: [(Resource, u64); 6] = [
     (Resource::Nofile, 64),
     (Resource::Fsize, 0),
 ];
+
+/// Maximum number of threads that the dissector starts. `sharkd` starts one.
+const THREADS_MAX: u64 = 64;
 
 /// Files and directories that the dissector may read: libraries, plug-ins and tables.
 const READABLE: [&str; 10] = [
@@ -143,7 +147,8 @@ fn restrict(program: &Path) -> Result<(), SandboxError> {
     // Not essential: the kernel may have no such file.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     nice(19).or_refuse("nice(2)")?;
-    for (resource, limit) in LIMITS {
+    let threads = threads_of_user().or_refuse("/proc")? + THREADS_MAX;
+    for (resource, limit) in LIMITS.into_iter().chain([(Resource::Nproc, threads)]) {
         let limit = Rlimit {
             current: Some(limit),
             maximum: Some(limit),
@@ -187,6 +192,26 @@ fn packets_file() -> io::Result<()> {
     // The program inherits the descriptor.
     std::mem::forget(file);
     Ok(())
+}
+
+/// Number of threads of this process's user. The limit counts the threads of all processes of the
+/// user.
+fn threads_of_user() -> io::Result<u64> {
+    let user = getuid().as_raw().to_string();
+    let mut threads = 0;
+    for process in fs::read_dir("/proc")? {
+        // A process may end meanwhile, and other entries are no processes.
+        let Ok(status) = fs::read_to_string(process?.path().join("status")) else {
+            continue;
+        };
+        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+        let is_own = field("Uid:").and_then(|ids| ids.split_whitespace().next()) == Some(&user);
+        let own = field("Threads:").filter(|_| is_own);
+        threads += own
+            .and_then(|number| number.trim().parse::<u64>().ok())
+            .unwrap_or(0);
+    }
+    Ok(threads)
 }
 
 /// Restricts access to files by Landlock. The process may read [`READABLE`], [`DEVICES`] and

@@ -14,7 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{AppState, CallerExtension};
 use crate::{
-    app::{App, run_blocking},
+    app::{App, run_blocking, while_valid},
     bodies::request::TimeRangeBody,
     caller::Caller,
     conversation::{Conversation, SegmentBytes, end_text},
@@ -337,11 +337,12 @@ async fn answer<T: Serialize + Send + 'static>(
     let permit = limit.take(&caller)?;
     let awaited = CancelOnDrop::default();
     let cancel = awaited.0.clone();
+    let asked = (Arc::clone(&app), caller.clone());
     let done = run_blocking(move || {
         let body = work(&app, &caller, &cancel)?;
         Ok(Json(body).keeping(permit))
     });
-    let done = done.await;
+    let done = while_valid(&asked.0, &asked.1, done).await;
     drop(awaited);
     done
 }

@@ -80,6 +80,22 @@ mod tests {
         }
     }
 
+    /// The values of `kind` select the schemas of events, and no field of the status is without a
+    /// type.
+    #[test]
+    fn events_and_counts_of_alerts_have_types() {
+        let document: serde_json::Value = serde_json::from_str(&TEXT).unwrap();
+        let schemas = &document["components"]["schemas"];
+        let events = &schemas["RecorderEvent"];
+        let kinds = events["discriminator"]["mapping"].as_object().unwrap();
+        assert_eq!(events["discriminator"]["propertyName"], "kind");
+        assert_eq!(kinds.len(), events["oneOf"].as_array().unwrap().len());
+        assert_eq!(kinds["alert"], "#/components/schemas/AlertEvent");
+        assert!(schemas["AlertEvent"].is_object());
+        let alerts = &schemas["RecorderStatus"]["properties"]["alerts"];
+        assert_eq!(alerts["$ref"], "#/components/schemas/AlertSummary");
+    }
+
     /// `openapi-spec-validator` (`pip install openapi-spec-validator`) checks the document. Without
     /// the program the test is skipped.
     #[test]

@@ -112,17 +112,14 @@ pub(crate) async fn events(
 /// Sends the last event. `why`: the reason why the stream ends for this listener only; `None`: the
 /// recording has ended.
 fn end(sender: Sender, next: u64, why: Option<&str>) {
-    let data = why.map_or_else(
-        || serde_json::json!({}),
-        |why| serde_json::json!({"why": why}),
-    );
+    let data = EventBody::End { why };
     if sender.send(Bytes::from(message("end", &data, next))) {
         sender.end();
     }
 }
 
 /// Formats an event. `next` is the number of the event after it.
-fn message(kind: &str, data: &impl serde::Serialize, next: u64) -> String {
+fn message(kind: &str, data: &EventBody<'_>, next: u64) -> String {
     // Strings, numbers and reports always serialize, in one line.
     let data = serde_json::to_string(data).unwrap_or_default();
     format!("id: {next}\nevent: {kind}\ndata: {data}\n\n")

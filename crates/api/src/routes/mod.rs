@@ -7,6 +7,7 @@ pub(crate) mod document;
 pub(crate) mod dump_files;
 pub(crate) mod dumps;
 pub(crate) mod events;
+pub(crate) mod filters;
 pub(crate) mod health;
 pub(crate) mod packets;
 pub(crate) mod pins;

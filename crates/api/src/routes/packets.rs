@@ -1,4 +1,4 @@
-//! Packets in the ring, one line for each.
+//! Packets of the past, one line for each.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"
@@ -8,7 +8,9 @@ use std::{fmt::Write as _, net::IpAddr};
 
 use axum::{Extension, extract::State, response::Response};
 use retroscope_packet::{Parsed, community_id, parse, summary};
-use retroscope_recorder::{Export, PacketId, QueriedPacket, Query, QueryReport, rfc3339};
+use retroscope_recorder::{
+    DumpsAsked, Export, PacketId, QueriedPacket, Query, QueryReport, rfc3339,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -27,6 +29,11 @@ const PAGE: u64 = 100;
 const PAGE_MAX: u64 = 1000;
 /// Maximum number of captured bytes on a page with `hex`.
 const PAGE_BYTES_MAX: u64 = 4 << 20;
+/// Maximum number of packets before a page of an answer with dumps. Each page reads these packets
+/// again.
+const SKIPPED_MAX: u64 = 100_000;
+/// Beginning of an `after` that counts packets.
+const SKIPPED: &str = "skip:";
 
 /// Selects packets.
 #[derive(Debug, Clone, Deserialize, IntoParams)]
@@ -155,10 +162,77 @@ pub(crate) struct PacketPage {
     scan: ScanSummary,
 }
 
+/// The place of a page in the answer.
+enum PageStart {
+    /// After these packets of the ring.
+    After(Vec<PacketId>),
+    /// After this number of packets. An answer with dumps may have packets without an ID.
+    Skip(u64),
+}
+
+impl PageStart {
+    fn read(after: Option<&str>) -> Result<Self, Problem> {
+        let wrong = || Problem::invalid("`after` is what `next` of the page before was");
+        let Some(after) = after else {
+            return Ok(Self::Skip(0));
+        };
+        if let Some(number) = after.strip_prefix(SKIPPED) {
+            let skipped = number.parse().map_err(|_| wrong())?;
+            if skipped > SKIPPED_MAX {
+                let why = format!(
+                    "the list ends after {SKIPPED_MAX} packets if dumps are read: `/v1/query` gives all packets"
+                );
+                return Err(Problem::invalid(why));
+            }
+            return Ok(Self::Skip(skipped));
+        }
+        let ids = after.split(',').map(|id| id.trim().parse());
+        let ids = ids.collect::<Result<Vec<PacketId>, _>>();
+        ids.map(Self::After).map_err(|_| wrong())
+    }
+}
+
+/// The packets of a page while they are read.
+#[derive(Default)]
+struct PageLines {
+    /// Packets before the page.
+    skipped: u64,
+    bytes: u64,
+    is_full: bool,
+    lines: Vec<PacketLine>,
+}
+
+impl PageLines {
+    /// Adds a packet. Returns whether the page has room for another packet.
+    fn add(&mut self, seen: &QueriedPacket<'_>, skip: u64, with_hex: bool) -> bool {
+        if self.skipped < skip {
+            self.skipped += 1;
+            return true;
+        }
+        self.bytes += seen.data.len() as u64;
+        self.lines.push(PacketLine::new(seen, with_hex));
+        self.is_full = with_hex && self.bytes >= PAGE_BYTES_MAX;
+        !self.is_full
+    }
+
+    /// The `next` of this page.
+    fn next(&self, report: &QueryReport) -> Option<String> {
+        if !self.is_full && !report.clipped.contains(&"limit") {
+            return None;
+        }
+        if self.skipped > 0 || report.dumps.as_ref().is_some_and(|dumps| dumps.packets > 0) {
+            let passed = self.skipped + self.lines.len() as u64;
+            return Some(format!("{SKIPPED}{passed}"));
+        }
+        let after: Vec<String> = report.after.iter().map(ToString::to_string).collect();
+        (!after.is_empty()).then(|| after.join(","))
+    }
+}
+
 /// Packets of a time range, one line each
 ///
-/// Searches the ring only and not the dumps. `next` leads to the next page. With `hex` a page ends
-/// after 4 MiB of packets.
+/// Packets that have left the ring are read from finished dumps; `dumps` of the scan counts these
+/// packets. `next` leads to the next page. With `hex` a page ends after 4 MiB of packets.
 #[utoipa::path(
     get, path = "/v1/packets", tag = "packets",
     params(PacketParameters),
@@ -181,11 +255,10 @@ pub(crate) async fn list(
         let why = format!("`limit` is a number from 1 to {PAGE_MAX}");
         return Err(Problem::invalid(why));
     }
-    let after = asked.after.iter().flat_map(|text| text.split(','));
-    let after = after.map(|id| id.trim().parse::<PacketId>());
-    let after = after.collect::<Result<Vec<_>, _>>();
-    let after =
-        after.map_err(|_| Problem::invalid("`after` is what `next` of the page before was"))?;
+    let (skip, after) = match PageStart::read(asked.after.as_deref())? {
+        PageStart::Skip(skip) => (skip, Vec::new()),
+        PageStart::After(after) => (0, after),
+    };
     let wanted = PastScan {
         filter: asked.filter,
         stretch: TimeRangeBody {
@@ -195,37 +268,34 @@ pub(crate) async fn list(
         },
         query: Query {
             community_id: asked.community_id,
-            limit_packets: Some(limit),
-            limit_bytes: with_hex.then_some(PAGE_BYTES_MAX),
+            limit_packets: Some(skip + limit),
             newest: asked.newest.unwrap_or(false),
             after,
+            dumps: DumpsAsked::Named,
             ..Query::default()
         },
     };
     let is_newest = wanted.query.newest;
     let handle = app.handle.clone();
     let (who, address) = (caller.name.clone(), caller.address);
-    let look = move |lines: &mut Vec<PacketLine>, seen: &QueriedPacket<'_>| {
-        lines.push(PacketLine::new(seen, with_hex));
-        true
-    };
-    let answer = move |packets: Vec<PacketLine>, report: &QueryReport, query: &Query| {
+    let look = move |page: &mut PageLines, seen: &QueriedPacket<'_>| page.add(seen, skip, with_hex);
+    let answer = move |page: PageLines, report: &QueryReport, query: &Query| {
         if with_hex {
-            let bytes = packets.iter().map(|line| line.captured as u64);
             let mut export = Export::new(&who, address, "packets", query);
             export.answered(report);
             handle.tell_export(Export {
-                bytes: bytes.sum(),
+                packets: Some(page.lines.len() as u64),
+                bytes: page.bytes,
                 ..export
             });
         }
-        let is_more = !is_newest && report.clipped.contains(&"limit");
-        let after: Vec<String> = report.after.iter().map(ToString::to_string).collect();
         PacketPage {
-            packets,
-            next: (is_more && !after.is_empty()).then(|| after.join(",")),
+            next: page.next(report).filter(|_| !is_newest),
+            packets: page.lines,
             scan: ScanSummary::from(report),
         }
     };
-    wanted.run(app, caller, Vec::new(), look, answer).await
+    wanted
+        .run(app, caller, PageLines::default(), look, answer)
+        .await
 }

@@ -25,7 +25,7 @@ const LISTED_MAX: usize = 1000;
 pub(crate) struct RuleTestBody {
     /// The trigger filter, a pcap-filter(7) expression.
     #[schema(example = "tcp[tcpflags] & tcp-rst != 0", min_length = 1)]
-    expression: String,
+    filter: String,
     /// Packets from this time on: RFC 3339 with any offset, or a number since 1970.
     from: Option<String>,
     /// Packets up to and including this time.
@@ -96,8 +96,8 @@ pub(crate) async fn test(
     _: QueryParams<NoQuery>,
     Json(asked): Json<RuleTestBody>,
 ) -> Result<Response, Problem> {
-    if asked.expression.trim().is_empty() {
-        let why = "a rule has an expression: an empty one would take every packet";
+    if asked.filter.trim().is_empty() {
+        let why = "a rule has a filter: an empty filter matches every packet";
         return Err(Problem::invalid(why));
     }
     let list = asked.list.unwrap_or(LISTED);
@@ -106,7 +106,7 @@ pub(crate) async fn test(
         return Err(Problem::invalid(why));
     }
     let wanted = PastScan {
-        filter: Some(asked.expression),
+        filter: Some(asked.filter),
         stretch: TimeRangeBody {
             from: asked.from,
             to: asked.to,

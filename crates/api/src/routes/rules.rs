@@ -94,7 +94,7 @@ pub(crate) async fn put(
     check_name(&name)?;
     let condition = Precondition::read(&headers)?;
     let request = wanted.request(&caller)?;
-    wanted.expression()?;
+    wanted.filter()?;
     run_blocking(move || {
         let handle = &app.handle;
         let before = handle.rule(&name);
@@ -106,7 +106,7 @@ pub(crate) async fn put(
             Some(before) => before.request,
             None => request,
         };
-        let rule = (wanted.expression()?, &request);
+        let rule = (wanted.filter()?, &request);
         let condition = condition.of_rule();
         let (made, existed) = handle.put_rule(&name, rule, wanted.enabled, condition)?;
         let change = caller.change(Action::PutRule).of(&name);

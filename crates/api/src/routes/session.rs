@@ -60,7 +60,6 @@ pub(crate) struct ClientBody {
     version: &'static str,
     /// The UUID of the recording; `null`: the recording has ended.
     recording: Option<String>,
-    features: FeaturesBody,
     /// By `operationId`, why the client may not use the operation. The client may use all other
     /// operations.
     may_not: BTreeMap<&'static str, String>,
@@ -74,14 +73,6 @@ struct RestrictionBody {
     filter: Option<String>,
     /// Bytes of each packet; `null`: all bytes.
     snaplen: Option<u32>,
-}
-
-/// What this recorder offers to the page.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Features)]
-struct FeaturesBody {
-    /// Details of packets, as Wireshark shows them.
-    details: bool,
 }
 
 /// The login by a link.
@@ -123,7 +114,7 @@ impl SessionBody {
 
 impl ClientBody {
     fn of(app: &App, caller: &Caller) -> Self {
-        let idle = app.sessions.idle;
+        let session = caller.session.as_ref();
         let may_not = OPERATIONS.iter().filter_map(|operation| {
             let why = match lack(operation, caller)? {
                 Lack::Role(role) => format!("needs the role '{role}'"),
@@ -140,13 +131,10 @@ impl ClientBody {
                 filter: caller.filter.as_deref().map(str::to_owned),
                 snaplen: caller.snaplen,
             }),
-            expires: caller.session.as_ref().map(|_| after(idle)),
-            idle_seconds: idle.as_secs(),
+            expires: session.map(|session| after(app.sessions.left(session, Instant::now()))),
+            idle_seconds: app.sessions.idle.as_secs(),
             version: env!("CARGO_PKG_VERSION"),
             recording: app.handle.recording(),
-            features: FeaturesBody {
-                details: app.services.dissector.is_installed(),
-            },
             may_not: may_not.collect(),
         }
     }

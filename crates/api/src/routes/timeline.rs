@@ -4,7 +4,7 @@
     reason = "the macro of utoipa qualifies the names of parameters"
 )]
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{Extension, extract::State, response::Response};
 use retroscope_recorder::{
@@ -15,7 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{AppState, CallerExtension};
 use crate::{
-    app::answer_blocking,
+    app::{answer_blocking, while_valid},
     bodies::request::time,
     extract::{Json, QueryParams},
     problem::Problem,
@@ -214,10 +214,11 @@ pub(crate) async fn timeline(
     }
     let permit = request.peaks.map(|_| app.peaks_limit.take(&caller));
     let permit = permit.transpose()?;
-    answer_blocking(move || {
+    let asked = Arc::clone(&app);
+    let answer = answer_blocking(move || {
         let _permit = permit;
         let body: TimelineBody = app.handle.timeline(&request)?.into();
         Ok(Json(body))
-    })
-    .await
+    });
+    while_valid(&asked, &caller, answer).await
 }

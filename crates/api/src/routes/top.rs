@@ -1,4 +1,4 @@
-//! The largest flows, hosts and ports in the ring.
+//! The largest flows, hosts and ports of the past.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"
@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use axum::{Extension, extract::State, response::Response};
 use retroscope_packet::{FlowKey, community_id_of, flow_of, parse};
-use retroscope_recorder::{QueriedPacket, Query, QueryReport};
+use retroscope_recorder::{DumpsAsked, QueriedPacket, Query, QueryReport};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -36,6 +36,8 @@ pub(crate) struct TopParameters {
     /// A pcap-filter(7) expression; left out: every packet.
     #[param(example = "tcp")]
     filter: Option<String>,
+    /// Packets with this Community ID, in both directions.
+    community_id: Option<String>,
     /// Packets from this time on: RFC 3339 with any offset, or a number since 1970.
     from: Option<String>,
     /// Packets up to and including this time.
@@ -230,6 +232,8 @@ fn flow_row(flow: FlowKey, volume: Volume) -> FlowRow {
 }
 
 /// The largest flows, hosts and ports of a time range
+///
+/// Packets that have left the ring are read from finished dumps.
 #[utoipa::path(
     get, path = "/v1/top", tag = "history",
     params(TopParameters),
@@ -253,7 +257,9 @@ pub(crate) async fn top(
             last: asked.last,
         },
         query: Query {
+            community_id: asked.community_id,
             headers: std::num::NonZeroU32::new(HEADERS),
+            dumps: DumpsAsked::Named,
             ..Query::default()
         },
     };

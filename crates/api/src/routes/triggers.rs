@@ -8,7 +8,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use retroscope_recorder::{CommandError, RecorderHandle};
+use retroscope_recorder::{CommandError, RecorderHandle, rfc3339};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -26,7 +26,7 @@ const FILE_WAIT: Duration = Duration::from_secs(1);
 const FILE_LOOK: Duration = Duration::from_millis(2);
 
 /// The result of a trigger.
-#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Triggered)]
 pub(crate) struct TriggeredBody {
     /// The dump's number: see `/v1/dumps/{number}`.
@@ -34,6 +34,8 @@ pub(crate) struct TriggeredBody {
     /// Whether the dump existed before: it is open, or an earlier request with the same key started
     /// it.
     existed: bool,
+    /// The end of the window of a new dump, RFC 3339. `null`: the dump existed before.
+    window_end: Option<String>,
 }
 
 /// Start a dump
@@ -100,7 +102,11 @@ pub(crate) async fn trigger(
     };
     let location = HeaderValue::try_from(format!("/v1/dumps/{dump}"));
     let location = location.map_err(|error| Problem::bug(error.to_string()))?;
-    let body = Json(TriggeredBody { dump, existed });
+    let body = Json(TriggeredBody {
+        dump,
+        existed,
+        window_end: triggered.window_end_ns.map(rfc3339),
+    });
     Ok((status, [(header::LOCATION, location)], body).into_response())
 }
 

@@ -26,10 +26,11 @@ fn sample(method: &str, path: &str) -> Request {
             sample.json(&json!({ "dump": "udp", "past": "1ms", "future": "0" }))
         }
         ("PUT", "/v1/when-full") => sample.json(&json!({ "mode": "record" })),
-        ("PUT", "/v1/rules/no-such") => sample.json(&json!({ "expression": "udp prt 9" })),
+        ("PUT", "/v1/rules/no-such") => sample.json(&json!({ "filter": "udp prt 9" })),
         ("PATCH", _) => sample.json(&json!({ "enabled": true })),
         ("PUT", "/v1/pins/no-such") => sample.json(&json!({ "last": "1s", "to": "7" })),
         ("GET", "/v1/query") => get("/v1/query?last=1ms"),
+        ("GET", "/v1/filters") => get("/v1/filters?filter=udp"),
         _ => sample,
     }
 }
@@ -253,7 +254,7 @@ fn other_sites_and_names_are_refused() {
 #[test]
 fn the_unix_socket_needs_no_token() {
     let mut served = Served::new();
-    let rule = json!({ "expression": "tcp port 7" });
+    let rule = json!({ "filter": "tcp port 7" });
     let put = request("PUT", "/v1/rules/a").json(&rule);
     served.ask_unix(&put).done(201);
     served
@@ -342,7 +343,7 @@ fn filters_tell_nothing_of_bytes_that_are_not_to_be_seen() {
     served.wait_for_packets(2000);
     let short = served.new_token("short", &[Role::Packets], |line| line.snaplen = Some(42));
     let hits = |token: &str, filter: &str| {
-        let test = request("POST", "/v1/rules/test").json(&json!({ "expression": filter }));
+        let test = request("POST", "/v1/rules/test").json(&json!({ "filter": filter }));
         let tested = served.ask(&test.token(token)).done(200);
         tested["hits"].as_u64().unwrap()
     };

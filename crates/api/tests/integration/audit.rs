@@ -13,13 +13,16 @@ use serde_json::{Value, json};
 
 use crate::support::{DEADLINE, Request, Served, get, request};
 
-/// The next event of a kind.
+/// The next event of a kind, without its `kind`.
 pub(crate) fn next(listener: &mut Subscription, kind: &str) -> Value {
     loop {
         let event = listener.take(DEADLINE).unwrap();
         let (found, body) = EventBody::of(&event);
         if found == kind {
-            return serde_json::to_value(&body).unwrap();
+            let mut data = serde_json::to_value(&body).unwrap();
+            let named = data.as_object_mut().unwrap().remove("kind");
+            assert_eq!(named, Some(kind.into()));
+            return data;
         }
     }
 }
@@ -30,7 +33,7 @@ fn changes() -> Vec<(Request, Value)> {
         (
             "PUT",
             "/v1/rules/r",
-            json!({ "expression": "udp port 9" }),
+            json!({ "filter": "udp port 9" }),
             "put-rule",
             "r",
         ),
@@ -111,7 +114,7 @@ fn requests_that_change_nothing_are_no_changes() {
     for (method, path, body) in [
         ("DELETE", "/v1/rules/none", Value::Null),
         ("DELETE", "/v1/pins/none", Value::Null),
-        ("PUT", "/v1/rules/r", json!({ "expression": "udp prt 9" })),
+        ("PUT", "/v1/rules/r", json!({ "filter": "udp prt 9" })),
         ("PATCH", "/v1/rules/none", json!({ "enabled": true })),
         ("POST", "/v1/reload", Value::Null),
     ] {

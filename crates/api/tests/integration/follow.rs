@@ -195,7 +195,7 @@ fn what_goes_on_ends_with_its_token() {
     assert!(text.contains("token 'gone' was removed"), "{text}");
     let answer = end(events);
     assert!(answer.is_whole);
-    let last = "event: end\ndata: {\"why\":\"token 'gone' was removed\"}\n\n";
+    let last = "event: end\ndata: {\"kind\":\"end\",\"why\":\"token 'gone' was removed\"}\n\n";
     assert!(answer.text().ends_with(last), "{:?}", answer.text());
     assert!(!end(file).is_whole, "a part of a file is none");
     // The query of the other token is still running, and its report has no note about a token.

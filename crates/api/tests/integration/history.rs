@@ -1,11 +1,19 @@
 //! Answers about the past without a capture file: timeline, largest flows, lines, rule tests.
 
-use std::{collections::BTreeSet, io::Write};
+use std::{
+    collections::BTreeSet,
+    io::{self, Write},
+    path::Path,
+    time::Instant,
+};
 
 use retroscope_api::Role;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Request, Served, get, request};
+use crate::{
+    access::finished,
+    support::{Answer, DEADLINE, Request, Served, get, request},
+};
 
 fn ask(served: &Served, request: Request, role: &str) -> Answer {
     served.ask(&request.token(served.token(role)))
@@ -148,6 +156,9 @@ fn the_largest_are_those_of_all_packets() {
             "{summary} {flow}"
         );
     }
+    let of_flow = of(&format!("community_id={id}")).done(200);
+    assert_eq!(of_flow["flows"].as_array().unwrap().len(), 1);
+    assert_eq!(of_flow["flows"][0]["community_id"], flow["community_id"]);
     let host = flow["ends"][0]["address"].as_str().unwrap();
     let of_one = of(&format!("filter=host%20{host}&count=1")).done(200);
     assert_eq!(of_one["hosts"][0]["address"], host);
@@ -284,7 +295,7 @@ fn a_rule_is_tried_on_the_past() {
     served.wait_for_packets(3000);
     let test =
         |body: &Value, role: &str| ask(&served, request("POST", "/v1/rules/test").json(body), role);
-    let all = test(&json!({ "expression": "udp", "list": 3 }), "view").done(200);
+    let all = test(&json!({ "filter": "udp", "list": 3 }), "view").done(200);
     assert_eq!(number(&all["hits"]), number(&all["scan"]["inspected"]));
     assert!(number(&all["hits"]) >= 3000);
     let listed = all["packets"].as_array().unwrap();
@@ -293,7 +304,7 @@ fn a_rule_is_tried_on_the_past() {
     assert!(listed.iter().all(|packet| packet.get("hex").is_none()));
     let most = number(&all["most_in_a_second"]);
     assert!(most >= 100 && most <= number(&all["hits"]), "{most}");
-    let none = test(&json!({ "expression": "tcp port 9" }), "view").done(200);
+    let none = test(&json!({ "filter": "tcp port 9" }), "view").done(200);
     assert_eq!(
         (&none["hits"], &none["first"], &none["packets"]),
         (&json!(0), &Value::Null, &json!([]))
@@ -302,37 +313,37 @@ fn a_rule_is_tried_on_the_past() {
     // Testing a rule does not add the rule.
     assert_eq!(served.handle.rules().len(), 1);
     let odd = test(
-        &json!({ "expression": "udp and payload contains \"x\"", "last": "1s", "list": 0 }),
+        &json!({ "filter": "udp and payload contains \"x\"", "last": "1s", "list": 0 }),
         "view",
     )
     .done(200);
     assert_eq!(odd["packets"], json!([]));
     for (body, status) in [
         (json!({}), 400),
-        (json!({ "expression": "udp", "list": 1001 }), 422),
-        (json!({ "expression": "udp", "list": -1 }), 400),
-        (json!({ "expression": "udp", "last": "soon" }), 422),
-        (json!({ "expression": "udp", "name": "x" }), 400),
-        (json!({ "expression": "udp prt 9" }), 422),
-        (json!({ "expression": "host $srcIP" }), 422),
-        (json!({ "expression": " " }), 422),
+        (json!({ "filter": "udp", "list": 1001 }), 422),
+        (json!({ "filter": "udp", "list": -1 }), 400),
+        (json!({ "filter": "udp", "last": "soon" }), 422),
+        (json!({ "filter": "udp", "name": "x" }), 400),
+        (json!({ "filter": "udp prt 9" }), 422),
+        (json!({ "filter": "host $srcIP" }), 422),
+        (json!({ "filter": " " }), 422),
     ] {
         test(&body, "view").refused(status);
     }
-    test(&json!({ "expression": "udp" }), "metrics").refused(403);
+    test(&json!({ "filter": "udp" }), "metrics").refused(403);
     served.ask_unix(&get("/v1/rules/test")).refused(405);
     let one = served.new_token("one", &[Role::View], |line| {
         line.filter = Some("tcp".to_owned())
     });
     let own = served.ask(
         &request("POST", "/v1/rules/test")
-            .json(&json!({ "expression": "udp" }))
+            .json(&json!({ "filter": "udp" }))
             .token(&one),
     );
     assert_eq!(own.done(200)["hits"], 0, "of what it may see");
     let out = served.ask(
         &request("POST", "/v1/rules/test")
-            .json(&json!({ "expression": "udp) or (udp" }))
+            .json(&json!({ "filter": "udp) or (udp" }))
             .token(&one),
     );
     out.refused(422);
@@ -372,4 +383,108 @@ fn metrics_may_have_an_address_of_their_own() {
         ask(get(target).token(served.token("admin"))).refused(404);
     }
     ask(request("POST", "/metrics").token(served.token("admin"))).refused(405);
+}
+
+/// Packets that the ring has overwritten are listed from a dump, page by page, and counted.
+#[test]
+fn packets_that_left_the_ring_come_from_dumps() {
+    let served = Served::recording("generate:flows=10,size=1000,rate=20kpps", |_| None);
+    served.wait_for_packets(5000);
+    let trigger = json!({ "dump": "udp", "past": "100ms", "future": "0s" });
+    let made = served
+        .ask_unix(&request("POST", "/v1/triggers").json(&trigger))
+        .done(201);
+    let report = finished(&served, number(&made["dump"]));
+    let in_dump = number(&report["packets"]);
+    assert!(in_dump > 1000, "{report}");
+    let end_ns = retroscope_recorder::parse_time(report["to"].as_str().unwrap()).unwrap();
+    let deadline = Instant::now() + DEADLINE;
+    let oldest = || served.handle.status().unwrap().oldest_stamp_ns;
+    while oldest().is_none_or(|oldest| oldest <= end_ns) {
+        assert!(
+            Instant::now() < deadline,
+            "the ring keeps the dump's packets"
+        );
+        std::thread::yield_now();
+    }
+    let (from, to) = (&report["from"], &report["to"]);
+    let window = format!(
+        "from={}&to={}",
+        from.as_str().unwrap(),
+        to.as_str().unwrap()
+    );
+    let (mut times, mut after) = (Vec::new(), String::new());
+    loop {
+        let query = format!("/v1/packets?{window}&limit=600{after}");
+        let page = ask(&served, get(&query), "packets").done(200);
+        assert_eq!(page["scan"]["dumps"]["read"], 1, "{page}");
+        let packets = page["packets"].as_array().unwrap().iter();
+        times.extend(packets.map(|packet| packet["time"].as_str().unwrap().to_owned()));
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert!(times.is_sorted());
+    assert_eq!(times.len() as u64, in_dump);
+    let top = ask(&served, get(&format!("/v1/top?{window}")), "packets").done(200);
+    assert_eq!(number(&top["packets"]), in_dump);
+    let far = format!("/v1/packets?{window}&after=skip:100001");
+    ask(&served, get(&far), "packets").refused(422);
+}
+
+/// A filter is checked without a refusal, and without the packets.
+#[test]
+fn a_filter_is_checked_while_it_is_typed() {
+    let served = Served::new();
+    let check = |filter: &str| {
+        ask(
+            &served,
+            get(&format!("/v1/filters?filter={filter}")),
+            "view",
+        )
+    };
+    assert_eq!(check("udp%20port%2053").done(200)["problem"], Value::Null);
+    let wrong = &check("udp%20prt%2053").done(200)["problem"];
+    assert_eq!(
+        (&wrong["filter"], &wrong["offset"]),
+        (&json!("udp prt 53"), &json!(4))
+    );
+    // Only an admin may make the recorder look up a name.
+    let named = &check("host%20www.example").done(200)["problem"];
+    assert_eq!(named["offset"], json!(5), "{named}");
+    served
+        .ask(&get("/v1/filters").token(served.token("view")))
+        .refused(400);
+}
+
+/// The answer of a client whose token is removed ends, although its dissector never does.
+#[test]
+fn details_end_with_their_token() {
+    if !["/usr/bin/sharkd", "/usr/local/bin/sharkd"]
+        .map(Path::new)
+        .iter()
+        .any(|it| it.exists())
+    {
+        let _ = writeln!(
+            io::stderr(),
+            "SKIP: no sharkd; the end of details was not tested"
+        );
+        return;
+    }
+    let served = Served::new();
+    served.wait_for_packets(100);
+    let token = served.new_token("gone", &[Role::Packets], |_| {});
+    let page = get("/v1/packets?limit=1&newest=true").token(&token);
+    let page = served.ask(&page).done(200);
+    let id = page["packets"][0]["id"].as_str().unwrap();
+    let mut stream = served.connect();
+    let details = get(&format!("/v1/details?id={id}")).token(&token);
+    stream
+        .write_all(&details.bytes(&served.address.to_string()))
+        .unwrap();
+    served.wait_for_dissector();
+    served.revoke("gone");
+    let why = Answer::read(&mut stream).refused(401);
+    assert!(why.contains("removed"), "{why}");
 }

@@ -20,7 +20,7 @@ fn named(served: &Served, token: &str, rule: &str) -> usize {
 fn a_limited_token_is_told_no_rules_and_no_counts_of_others() {
     let served = Served::new();
     served.wait_for_packets(2000);
-    let rule = request("PUT", "/v1/rules/of-somebody").json(&json!({ "expression": "udp port 9" }));
+    let rule = request("PUT", "/v1/rules/of-somebody").json(&json!({ "filter": "udp port 9" }));
     served.ask_unix(&rule).done(201);
     // No generated packet matches this filter.
     let only_9 = |line: &mut retroscope_api::TokenLine| line.filter = Some("port 9".to_owned());
@@ -144,7 +144,7 @@ fn who_asks_is_told_of_with_what_they_asked_for() {
     let report = finished(&served, dump["dump"].as_u64().unwrap());
     assert_eq!(report["asked_by"], "root");
     assert_eq!(report["caller"], "some");
-    let rule = json!({ "expression": "udp port 9", "asked_by": "root" });
+    let rule = json!({ "filter": "udp port 9", "asked_by": "root" });
     let rule = request("PUT", "/v1/rules/x").json(&rule);
     let rule = served.ask_unix(&rule).done(201);
     let caller = rule["caller"].as_str().unwrap();
@@ -161,7 +161,7 @@ fn only_an_admin_has_names_of_hosts_looked_up() {
     served.wait_for_packets(100);
     let by = |role: &str, wanted: Request| served.ask(&wanted.token(served.token(role)));
     let test = |expression: &str| {
-        let body = json!({ "expression": expression, "last": "1ms" });
+        let body = json!({ "filter": expression, "last": "1ms" });
         request("POST", "/v1/rules/test").json(&body)
     };
     let trigger = |filter: &str| {

@@ -26,8 +26,8 @@ fn rules_come_change_and_go() {
     let put =
         |name: &str, body: &Value| ask(request("PUT", &format!("/v1/rules/{name}")).json(body));
     let list = ask(get("/v1/rules")).done(200);
-    assert_eq!(list["rules"][0]["expression"], "tcp port 9");
-    let wanted = json!({ "expression": "udp port 53", "past": "2s", "packets": 3, "dump": "host $srcIP", "into": "dns" });
+    assert_eq!(list["rules"][0]["filter"], "tcp port 9");
+    let wanted = json!({ "filter": "udp port 53", "past": "2s", "packets": 3, "dump": "host $srcIP", "into": "dns" });
     let made = put("dns", &wanted).done(201);
     assert_eq!(
         (
@@ -69,12 +69,12 @@ fn rules_come_change_and_go() {
     put("dns", &wanted).done(200);
     let first = ask(get("/v1/rules/1")).done(200);
     assert_eq!(put("1", &first).done(200), first, "a rule of the start");
-    let other = json!({ "expression": "udp port 5353", "enabled": false });
+    let other = json!({ "filter": "udp port 5353", "enabled": false });
     let only_new = request("PUT", "/v1/rules/dns")
         .json(&other)
         .header("If-None-Match", "*");
     let why = ask(only_new).refused(412);
-    assert!(why.contains("another expression"), "{why}");
+    assert!(why.contains("another filter"), "{why}");
     let only_new = |name: &str| {
         let put = request("PUT", &format!("/v1/rules/{name}")).json(&wanted);
         ask(put.header("If-None-Match", "*"))
@@ -85,7 +85,7 @@ fn rules_come_change_and_go() {
     ask(request("DELETE", "/v1/rules/new")).done(204);
     let changed = put("dns", &other).done(200);
     assert_eq!(
-        (&changed["expression"], &changed["enabled"]),
+        (&changed["filter"], &changed["enabled"]),
         (&json!("udp port 5353"), &json!(false))
     );
     let patch =
@@ -107,16 +107,17 @@ fn rules_come_change_and_go() {
     patch("dns", &json!({ "enabled": true })).refused(404);
 
     let refused = |status, body: Value| put("x", &body).refused(status);
-    let why = refused(422, json!({ "expression": "udp prt 9" }));
+    let why = refused(422, json!({ "filter": "udp prt 9" }));
     assert!(why.contains("prt") && why.contains('^'), "the place: {why}");
     for (body, told) in [
-        (json!({ "expression": 7 }), "a string"),
-        (json!({ "expression": "udp", "pasta": "1s" }), "pasta"),
-        (json!({ "expression": "udp", "past": 1 }), "a string"),
+        (json!({ "filter": 7 }), "a string"),
+        (json!({ "filter": "udp", "pasta": "1s" }), "pasta"),
         (
-            json!({ "expression": "udp", "packets": -1 }),
-            "whole number",
+            json!({ "expression": "udp" }),
+            "`expression` is `filter` now",
         ),
+        (json!({ "filter": "udp", "past": 1 }), "a string"),
+        (json!({ "filter": "udp", "packets": -1 }), "whole number"),
         (json!([]), "body"),
     ] {
         let why = refused(400, body.clone());
@@ -124,14 +125,14 @@ fn rules_come_change_and_go() {
     }
     let why = refused(422, json!({}));
     assert!(why.contains("alert_dump"), "{why}");
-    refused(422, json!({ "expression": "udp", "past": "soon" }));
-    refused(422, json!({ "expression": "udp", "into": "../x" }));
-    refused(400, json!({ "expression": "udp", "packets": u64::MAX }));
+    refused(422, json!({ "filter": "udp", "past": "soon" }));
+    refused(422, json!({ "filter": "udp", "into": "../x" }));
+    refused(400, json!({ "filter": "udp", "packets": u64::MAX }));
     put(&"n".repeat(65), &wanted).refused(422);
     put("a%00b", &wanted).refused(422);
     put(
         "x",
-        &json!({ "expression": "udp", "asked_by": "y".repeat(257) }),
+        &json!({ "filter": "udp", "asked_by": "y".repeat(257) }),
     )
     .refused(422);
     put("%ff", &wanted).refused(400);
@@ -152,7 +153,7 @@ fn rules_come_change_and_go() {
 #[test]
 fn a_change_may_have_a_condition() {
     let served = Served::new();
-    let rule = json!({ "expression": "udp port 53" });
+    let rule = json!({ "filter": "udp port 53" });
     let send = |method: &str, body: &Value, headers: &[(&str, &str)]| {
         let request = request(method, "/v1/rules/dns").json(body);
         let add = |request: Request, it: &(&str, &str)| request.header(it.0, it.1);
@@ -202,7 +203,7 @@ fn a_rule_that_comes_disabled_has_no_hit() {
     let served = Served::new();
     served.wait_for_packets(1000);
     let put = |name: &str, enabled: bool| {
-        let wanted = json!({ "expression": format!("udp or port {name}"), "enabled": enabled });
+        let wanted = json!({ "filter": format!("udp or port {name}"), "enabled": enabled });
         let put = request("PUT", &format!("/v1/rules/{name}")).json(&wanted);
         served.ask_unix(&put).done(201)
     };
@@ -244,6 +245,8 @@ fn a_trigger_starts_one_dump_for_a_key() {
         (&again["dump"], &again["existed"]),
         (&body["dump"], &json!(true))
     );
+    assert!(body["window_end"].as_str().unwrap().ends_with('Z'));
+    assert_eq!(again["window_end"], Value::Null);
     let other = json!({ "dump": "udp", "past": "10s", "future": "0s" });
     let why = trigger(&other, Some("incident-17")).refused(422);
     assert!(why.contains("another trigger"), "{why}");

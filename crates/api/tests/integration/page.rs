@@ -205,8 +205,12 @@ fn a_session_ends_by_logout_and_all_end_by_an_admin() {
 /// here; the unit tests in `sessions.rs` test the time.
 #[test]
 fn an_idle_session_ends() {
-    let idle = Duration::ZERO;
-    let served = Served::with(|config| config.page = Some(Page { idle }));
+    let served = Served::with(|config| {
+        config.page = Some(Page {
+            idle: Duration::ZERO,
+            lifetime: Duration::from_secs(86_400),
+        });
+    });
     let cookie = logged_in(&served, served.token("view"));
     let why = of_page(&served, get("/v1/status"), &cookie).refused(401);
     assert!(why.contains("log in again"), "{why}");

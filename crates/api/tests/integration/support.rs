@@ -5,7 +5,7 @@ use std::{
     fmt::Write as _,
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
-    os::unix::net::UnixStream,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
     path::PathBuf,
     sync::{Arc, Mutex, atomic::AtomicBool},
     time::{Duration, Instant},
@@ -38,7 +38,7 @@ pub(crate) struct Served {
     pub(crate) said: Arc<Mutex<Vec<String>>>,
     server: Option<Server>,
     recorder: Option<Recorder>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Served {
@@ -85,6 +85,7 @@ impl Served {
             tls: None,
             page: Some(Page {
                 idle: Duration::from_secs(1800),
+                lifetime: Duration::from_secs(86_400),
             }),
             owner: (None, None),
         };
@@ -117,7 +118,8 @@ impl Served {
         let recorder = recorder.unwrap();
         let handle = recorder.handle();
         let stop = Arc::<AtomicBool>::default();
-        let server = Server::start(bound, handle.clone(), stop, services(), || Ok(())).unwrap();
+        let services = services(&folder);
+        let server = Server::start(bound, handle.clone(), stop, services, || Ok(())).unwrap();
         Self {
             handle,
             address,
@@ -128,7 +130,7 @@ impl Served {
             said,
             server: Some(server),
             recorder: Some(recorder),
-            _folder: folder,
+            folder,
         }
     }
 
@@ -166,6 +168,15 @@ impl Served {
             .partition(|line| line.starts_with(&start));
         assert_eq!(gone.len(), 1, "{text}");
         std::fs::write(&self.tokens, left.concat()).unwrap();
+    }
+
+    /// Waits until a dissector runs, which never answers.
+    pub(crate) fn wait_for_dissector(&self) {
+        let deadline = Instant::now() + DEADLINE;
+        while !self.folder.path().join("dissects").exists() {
+            assert!(Instant::now() < deadline, "no dissector starts");
+            std::thread::yield_now();
+        }
     }
 
     /// Sends a request over TCP.
@@ -225,11 +236,20 @@ impl Drop for Served {
     }
 }
 
-/// Services of a program without a configuration file, on a machine with one interface.
-fn services() -> Services {
+/// Services of a program without a configuration file, on a machine with one interface and with a
+/// dissector that never answers.
+fn services(folder: &TempDir) -> Services {
+    let launcher = folder.path().join("launcher");
+    let begun = folder.path().join("dissects");
+    let script = format!(
+        "#!/bin/sh\n: >'{}'\nexec /bin/sleep 1000\n",
+        begun.display()
+    );
+    std::fs::write(&launcher, script).unwrap();
+    std::fs::set_permissions(&launcher, PermissionsExt::from_mode(0o700)).unwrap();
     Services {
         reload: None,
-        dissector: Dissector::default(),
+        dissector: Dissector::new(launcher),
         doctor: Doctor(Arc::new(|wanted| match wanted {
             [] => {
                 let finding = Finding::warn("state", "is down", "ip link set eth0 up").on("eth0");

@@ -282,7 +282,10 @@ fn addresses_beyond_this_machine_need_tls_and_all_need_tokens() {
             vec![Address::Unix(folder.path().join("socket"))],
         ]
         .concat(),
-        page: Some(Page { idle: DEADLINE }),
+        page: Some(Page {
+            idle: DEADLINE,
+            lifetime: DEADLINE,
+        }),
         ..Config::default()
     };
     assert!(BoundApi::new(&linked, &say).is_ok());

@@ -180,6 +180,8 @@ impl EventLines {
         let mut event = json!({ "event": kind, "next": self.next });
         let all = event.as_object_mut()?;
         all.extend(fields.as_object().cloned().unwrap_or_default());
+        // The same word as `event`.
+        all.remove("kind");
         Some(format!("{event}\n"))
     }
 }
@@ -190,7 +192,7 @@ mod tests {
 
     #[test]
     fn events_are_lines_wherever_the_stream_is_cut() {
-        let stream = "retry: 1000\nid: 3\n\n:\n\nid: 4\nevent: notice\ndata: {\"text\":\"ü\"}\n\nid: 5\nevent: end\ndata: {}\n\n";
+        let stream = "retry: 1000\nid: 3\n\n:\n\nid: 4\nevent: notice\ndata: {\"kind\":\"notice\",\"text\":\"ü\"}\n\nid: 5\nevent: end\ndata: {}\n\n";
         let expected =
             "{\"event\":\"notice\",\"next\":4,\"text\":\"ü\"}\n{\"event\":\"end\",\"next\":5}\n";
         for cut in 0..=stream.len() {

@@ -35,7 +35,7 @@ pub(crate) struct Args {
     top: TopArgs,
 
     /// Count only packets that match this pcap-filter(7) expression, like -f
-    #[arg(value_name = "EXPR", conflicts_with_all = ["filter", "filter-file"])]
+    #[arg(value_name = "FILTER", conflicts_with_all = ["filter", "filter-file"])]
     expression: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ impl Args {
         let mut flags = self.flags.0.clone();
         if !self.expression.is_empty() {
             let text = self.expression.join(" ");
-            flags.push(Assignment::new("EXPR", "filter", text));
+            flags.push(Assignment::new("FILTER", "filter", text));
         }
         let loaded = Loaded::new(None, &flags).map_err(RefusedConfig::failure)?;
         Ok(loaded.settings)

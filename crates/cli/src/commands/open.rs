@@ -39,9 +39,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let url = url.filter(|url| url.starts_with("http://") || url.starts_with("https://"));
     let url = url.filter(|url| !url.contains(char::is_control));
     let url = url.ok_or_else(|| Failure::failed("this is no answer of a recorder: no link"))?;
+    // A proxy may add a path prefix, which the recorder does not know.
+    let url = match (args.remote.page(), url.split_once('#')) {
+        (Some(page), Some((_, link))) => format!("{page}#{link}"),
+        _ => url.to_owned(),
+    };
     if !args.print && has_browser() {
         let mut opener = Command::new(OPENER);
-        let opener = opener.arg(url).stdin(Stdio::null()).stdout(Stdio::null());
+        let opener = opener.arg(&url).stdin(Stdio::null()).stdout(Stdio::null());
         if let Err(error) = opener.stderr(Stdio::null()).spawn() {
             say(&format!("{OPENER}: {error}: open the link in a browser"));
         }

@@ -21,8 +21,8 @@ pub(crate) struct RemoteArgs {
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "url", help = socket_help())]
     socket: Option<PathBuf>,
 
-    /// Connect to the address of `record --api ADDR`: https://HOST:PORT, or http://127.0.0.1:PORT
-    /// on this machine
+    /// Connect to the address of `record --api ADDR`: https://HOST:PORT[/PREFIX], or
+    /// http://127.0.0.1:PORT on this machine
     #[arg(long, global = true, value_name = "URL")]
     url: Option<Url>,
 
@@ -63,6 +63,11 @@ impl RemoteArgs {
     /// The endpoint as text.
     pub(crate) fn shown(&self) -> String {
         self.endpoint().to_string()
+    }
+
+    /// The URL of the page, if `--url` is given.
+    pub(crate) fn page(&self) -> Option<String> {
+        self.url.as_ref().map(|_| format!("{}/", self.endpoint()))
     }
 
     /// A client for the API. This does not connect yet.

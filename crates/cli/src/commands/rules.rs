@@ -77,7 +77,7 @@ struct TestArgs {
     list: u64,
 
     /// Test this pcap-filter(7) expression
-    #[arg(value_name = "EXPRESSION", required = true)]
+    #[arg(value_name = "FILTER", required = true)]
     expression: Vec<String>,
 }
 
@@ -98,7 +98,7 @@ struct RuleArgs {
     single: bool,
 
     /// Trigger on packets that match this pcap-filter(7) expression. Optional with --alert-dump
-    #[arg(value_name = "EXPRESSION", required_unless_present = "alert_dump")]
+    #[arg(value_name = "FILTER", required_unless_present = "alert_dump")]
     expression: Vec<String>,
 }
 
@@ -164,7 +164,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 fn test(client: &Client, rule: &TestArgs, json: bool) -> Result<ExitCode, Failure> {
-    let mut body = json!({ "expression": rule.expression.join(" "), "list": rule.list });
+    let mut body = json!({ "filter": rule.expression.join(" "), "list": rule.list });
     for (name, text) in rule.stretch.parameters()? {
         body[name] = text.into();
     }
@@ -232,7 +232,7 @@ fn body(rule: &RuleArgs) -> Value {
         body.insert("single".to_owned(), true.into());
     }
     if !rule.expression.is_empty() {
-        body.insert("expression".to_owned(), rule.expression.join(" ").into());
+        body.insert("filter".to_owned(), rule.expression.join(" ").into());
     }
     body.into()
 }
@@ -242,6 +242,7 @@ fn without_hits(rule: &Value) -> Value {
     let mut rule = rule.clone();
     if let Some(fields) = rule.as_object_mut() {
         fields.remove("hits");
+        fields.remove("last_hit");
     }
     rule
 }
@@ -255,12 +256,12 @@ fn told(name: &str, rule: &Value, json: bool, what: &str) -> Result<ExitCode, Fa
 
 /// The rules as columns of text.
 fn table(rules: &Value) -> String {
-    let mut rows = vec![["name", "hits", "expression", "overrides"].map(str::to_owned)];
+    let mut rows = vec![["name", "hits", "filter", "overrides"].map(str::to_owned)];
     rows.extend(rules["rules"].as_array().into_iter().flatten().map(row));
     columns(&rows, &[1])
 }
 
-/// Name, hits, expression, and the overrides of a rule.
+/// Name, hits, filter, and the overrides of a rule.
 fn row(rule: &Value) -> [String; 4] {
     let text = |name: &str| rule[name].as_str().map(printable).unwrap_or_default();
     let hits = match rule["hits"].as_u64() {
@@ -301,7 +302,7 @@ fn row(rule: &Value) -> [String; 4] {
     if rule["enabled"] == false {
         own.insert(0, "disabled".to_owned());
     }
-    [text("name"), hits, text("expression"), own.join(", ")]
+    [text("name"), hits, text("filter"), own.join(", ")]
 }
 
 #[cfg(test)]
@@ -311,12 +312,12 @@ mod tests {
     #[test]
     fn rules_are_told_in_columns() {
         let rules = json!({ "rules": [
-            { "name": "1", "expression": "udp", "enabled": true, "hits": 12345, "past": null, "dump": null },
-            { "name": "scan\u{1b}s", "expression": "tcp", "enabled": false, "single": true, "hits": null, "past": "2500ms", "dump": "host $srcIP", "bytes": 1 << 20 },
+            { "name": "1", "filter": "udp", "enabled": true, "hits": 12345, "past": null, "dump": null },
+            { "name": "scan\u{1b}s", "filter": "tcp", "enabled": false, "single": true, "hits": null, "past": "2500ms", "dump": "host $srcIP", "bytes": 1 << 20 },
         ] });
-        let expected = "name     hits  expression  overrides\n\
+        let expected = "name     hits  filter  overrides\n\
                         1       12345  udp\n\
-                        scan?s      ?  tcp         disabled, single, past 2500ms, bytes 1 MiB, dump 'host $srcIP'\n";
+                        scan?s      ?  tcp     disabled, single, past 2500ms, bytes 1 MiB, dump 'host $srcIP'\n";
         assert_eq!(table(&rules), expected);
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct Args {
 
     /// Show the token only packets that match this pcap-filter(7) expression. Write addresses and
     /// numbers instead of names
-    #[arg(long, value_name = "EXPRESSION")]
+    #[arg(long, value_name = "FILTER")]
     filter: Option<String>,
 
     /// Show the token only the first BYTES of each packet

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use retroscope_api::client::{ApiRequest, Method};
 
 use super::{
-    remote::{RemoteArgs, ask},
+    remote::{RemoteArgs, ask, printable},
     window::{WindowArgs, fields},
 };
 use crate::failure::{Failure, put, put_json};
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     json: bool,
 
     /// Dump the packets that match this expression, like --dump; '' selects all packets
-    #[arg(value_name = "EXPRESSION", conflicts_with = "dump")]
+    #[arg(value_name = "FILTER", conflicts_with = "dump")]
     expression: Vec<String>,
 
     #[command(flatten)]
@@ -52,5 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let (dump, existed) = (&answer["dump"], answer["existed"] == true);
     let what = if existed { "was there" } else { "is open" };
-    put(&format!("dump {dump} {what}\n"))
+    let end = answer["window_end"].as_str().map(printable);
+    let end = end.map_or_else(String::new, |end| format!(", its window ends at {end}"));
+    put(&format!("dump {dump} {what}{end}\n"))
 }

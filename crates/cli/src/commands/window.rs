@@ -31,9 +31,9 @@ pub(crate) struct WindowArgs {
     #[arg(long, value_name = "SIZE", value_parser = size_or_none)]
     bytes: Option<u64>,
 
-    /// Dump the packets that match EXPRESSION, like --dump of `record`. A trigger without a trigger
+    /// Dump the packets that match FILTER, like --dump of `record`. A trigger without a trigger
     /// packet cannot use names like $flow
-    #[arg(long, value_name = "EXPRESSION")]
+    #[arg(long, value_name = "FILTER")]
     dump: Option<String>,
 
     /// Write the files to this subdirectory of the dump directory, and create a missing

@@ -161,8 +161,8 @@ impl EveWriter {
 
     /// Collects the line of a recorder event, see [`retroscope_eve::event`]. The line may stay in
     /// memory until [`Self::flush`]. An event that cannot be serialized counts as lost.
-    pub(crate) fn event(&mut self, time_ns: i64, kind: &str, fields: &impl Serialize) {
-        if retroscope_eve::event(&mut self.collected, time_ns, kind, fields).is_err() {
+    pub(crate) fn event(&mut self, time_ns: i64, body: &impl Serialize) {
+        if retroscope_eve::event(&mut self.collected, time_ns, body).is_err() {
             self.counters.lost += 1;
         }
         self.flush_if_full();

@@ -48,7 +48,7 @@ fn file(path: &Path, options: Options, said: &Said) -> EveWriter {
 
 /// Writes an event with a number. All events of a test have the same length.
 fn put(writer: &mut EveWriter, number: u64) {
-    writer.event(0, "notice", &json!({"number": 1_000_000 + number}));
+    writer.event(0, &json!({"number": 1_000_000 + number}));
 }
 
 /// The numbers of the events. All lines must be whole.

@@ -58,7 +58,7 @@ fn rules_change_under_traffic() {
     sender.flood(5000, None, traffic::number, |_, _| {});
     sender.send(&udp(1, 1000, 60000, &0_u64.to_be_bytes()));
     recorder.settle(5001);
-    let late = json!({ "expression": "udp dst port 60000" });
+    let late = json!({ "filter": "udp dst port 60000" });
     let late = api.done("PUT", "/v1/rules/late", Some(late));
     assert_eq!(late["hits"], 0);
     sender.send(&udp(1, 1000, 60000, &1_u64.to_be_bytes()));
@@ -190,7 +190,7 @@ fn commands_lose_no_packet() {
                 let name = format!("r{changes}");
                 let rule = format!("/v1/rules/{name}");
                 let expression = format!("host 10.9.{}.1", changes % 250);
-                api.done("PUT", &rule, Some(json!({ "expression": expression })));
+                api.done("PUT", &rule, Some(json!({ "filter": expression })));
                 // The recorder may refuse the trigger, for example if too many dumps are open.
                 let _ = api.ask("POST", "/v1/triggers", Some(json!({})));
                 api.done("DELETE", &rule, None);

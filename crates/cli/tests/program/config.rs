@@ -130,7 +130,7 @@ impl Following {
     fn rules(&self) -> Value {
         let rules = self.recording.asked(&["rules"]);
         let rules = rules["rules"].as_array().unwrap().iter();
-        let rules = rules.map(|rule| json!([rule["name"], rule["expression"], rule["configured"]]));
+        let rules = rules.map(|rule| json!([rule["name"], rule["filter"], rule["configured"]]));
         rules.collect()
     }
 

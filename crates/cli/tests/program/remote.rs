@@ -1,12 +1,14 @@
 //! Selecting a recorder, authentication, and error messages.
 
 use std::{
-    fs,
-    io::{Read as _, Write as _},
-    os::unix::{fs::PermissionsExt, net::UnixListener},
+    env, fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpListener,
+    os::unix::{fs::PermissionsExt, net::UnixListener, process::CommandExt as _},
     path::Path,
     process::{Command, Output, Stdio},
     thread,
+    time::Instant,
 };
 
 use rcgen::{CertificateParams, KeyPair};
@@ -15,7 +17,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::{
-    recording::{Recording, record, run},
+    recording::{DEADLINE, Recording, record, run},
     support::{PROGRAM, skip},
 };
 
@@ -383,6 +385,57 @@ fn open_prints_a_link_of_the_page() {
             .unwrap(),
     );
     assert!(said.contains("--tokens"), "{said}");
+}
+
+/// A proxy adds a path prefix, which the recorder does not know: the requests and the link have it.
+/// The browser starts with the link, except for root.
+#[test]
+fn open_starts_the_browser_behind_a_prefix() {
+    let folder = tempfile::tempdir().unwrap();
+    // Another process writes the files, so that no child of another test inherits a descriptor of a
+    // program (ETXTBSY).
+    let prepare = r#"chmod 777 . && cp "$1" retroscope && cat >xdg-open && chmod 755 xdg-open"#;
+    let mut prepared = Command::new("sh")
+        .args(["-c", prepare, "sh", PROGRAM])
+        .current_dir(folder.path())
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let opener = b"#!/bin/sh\ncd \"${0%/*}\" && echo \"$1\" >new && mv new opened\n";
+    prepared.stdin.take().unwrap().write_all(opener).unwrap();
+    assert!(prepared.wait().unwrap().success());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/tap", listener.local_addr().unwrap());
+    let proxy = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
+        let first = head.next().unwrap().unwrap();
+        while head.next().is_some_and(|line| !line.unwrap().is_empty()) {}
+        let body = json!({ "url": "http://tap.example/#link=5f0c", "expires": "" }).to_string();
+        let kind = "HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length:";
+        write!(stream, "{kind} {}\r\n\r\n{body}", body.len()).unwrap();
+        first
+    });
+    let path = format!("{}:{}", folder.path().display(), env::var("PATH").unwrap());
+    let mut command = Command::new(folder.path().join("retroscope"));
+    if rustix::process::geteuid().is_root() {
+        command.uid(64_992).gid(64_992);
+    }
+    let output = command
+        .args(["open", "--url", &url])
+        .env("PATH", path)
+        .env("DISPLAY", ":9")
+        .output()
+        .unwrap();
+    let link = format!("{url}/#link=5f0c\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), link, "{output:?}");
+    assert_eq!(proxy.join().unwrap(), "POST /tap/v1/links HTTP/1.1");
+    let (opened, deadline) = (folder.path().join("opened"), Instant::now() + DEADLINE);
+    while !opened.exists() {
+        assert!(Instant::now() < deadline, "no browser starts");
+        thread::yield_now();
+    }
+    assert_eq!(fs::read_to_string(opened).unwrap(), link);
 }
 
 /// Changes and refusals are in the log and in the file of --eve, with client and address, and

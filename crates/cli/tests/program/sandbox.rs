@@ -239,6 +239,14 @@ fn memory_and_processor_time_are_bounded() {
         let output = run(&script, &[], b"", b"").unwrap();
         assert_eq!(stdout(&output), format!("{limit} {limit}"), "{what}");
     }
+    let script = format!(
+        "my $l = pack('QQ', 9, 9); syscall({}, 0, {}, 0, $l) == 0 or die $!; print unpack('Q', $l)",
+        libc::SYS_prlimit64,
+        libc::RLIMIT_NPROC
+    );
+    let threads = run(&script, &[], b"", b"").unwrap();
+    let threads: u64 = stdout(&threads).parse().unwrap();
+    assert!((65..1 << 22).contains(&threads), "{threads}");
 }
 
 #[test]

@@ -479,6 +479,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     fn act(&mut self, hit: TriggerHit<K>, orders: &mut Vec<Order<K>>) -> Acted {
+        self.by_rule.note_hit(hit.order.rule, hit.order.time_ns);
         if let Some(id) = self.belongs_to_open(&hit) {
             return Ok((id, true));
         }

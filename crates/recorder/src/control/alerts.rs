@@ -1,6 +1,7 @@
 //! Alerts: their configuration, outcomes, counters, and events.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{
         Arc, Mutex,
@@ -56,6 +57,7 @@ impl Default for AlertConfig {
 
 /// Counts of lines from sources of alerts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AlertLines {
     /// All lines, and pieces of lines.
     pub lines: u64,
@@ -74,6 +76,7 @@ pub struct AlertLines {
 /// The outcome of an alert. The last three outcomes follow later, in addition to `Dump` or
 /// `Joined`, if the dump of the alert has no packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum AlertOutcome {
     /// The alert opened a dump.
@@ -140,9 +143,11 @@ impl AlertOutcome {
 
 /// An event about an alert: its identity and its outcome.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AlertNews {
     /// The identity in the alert's line.
     #[serde(flatten, serialize_with = "shared")]
+    #[cfg_attr(feature = "openapi", schema(value_type = AlertIdentity))]
     pub identity: Arc<AlertIdentity>,
     /// The outcome of the alert.
     pub outcome: AlertOutcome,
@@ -164,7 +169,8 @@ pub(crate) fn shared<S: Serializer>(
 
 /// Counts of alerts. An alert whose dump ends without a packet is counted twice: when it acts, and
 /// when the dump ends.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[serde(into = "AlertSummary")]
 pub struct AlertCounts {
     /// Whether there are sources of alerts.
     pub are_expected: bool,
@@ -218,28 +224,55 @@ impl AlertCounts {
     }
 }
 
-impl Serialize for AlertCounts {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+/// [`AlertCounts`] in JSON.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AlertSummary {
+    /// Whether the recorder has sources of alerts.
+    expected: bool,
+    lines: AlertLines,
+    /// Alerts that acted or were refused.
+    acted: u64,
+    /// Alerts by outcome.
+    outcomes: BTreeMap<&'static str, u64>,
+    /// Alerts without a packet in a dump.
+    unmatched: u64,
+    /// Alerts in finished dumps that state when their flow began.
+    with_start: u64,
+    /// Alerts, among `with_start`, whose dump has the flow's first packet.
+    found_start: u64,
+    /// Alerts about a packet on the wire, in finished dumps with packets, whose frame is in the
+    /// dump.
+    frames_found: u64,
+    /// Alerts about a packet on the wire, in finished dumps with packets, whose frame is not in the
+    /// dump.
+    frames_missing: u64,
+    /// Alerts whose Community ID differs from the one of their addresses and ports with seed 0.
+    other_community_id: u64,
+    /// Live: the median age of alerts when they acted, seconds; `null`: no alert acted.
+    age_p50_seconds: Option<f64>,
+    /// Live: the age that 99 % of the alerts did not exceed, seconds; `null`: no alert acted.
+    age_p99_seconds: Option<f64>,
+}
+
+impl From<AlertCounts> for AlertSummary {
+    fn from(counts: AlertCounts) -> Self {
         let seconds = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e9);
         let all = AlertOutcome::ALL.into_iter();
-        let outcomes: std::collections::BTreeMap<_, _> = all
-            .map(|outcome| (outcome.as_str(), self.of(outcome)))
-            .collect();
-        serde_json::json!({
-            "expected": self.are_expected,
-            "lines": self.lines,
-            "acted": self.total(),
-            "outcomes": outcomes,
-            "unmatched": self.unmatched(),
-            "with_start": self.with_start,
-            "found_start": self.found_start,
-            "frames_found": self.frames_found,
-            "frames_missing": self.frames_missing,
-            "other_community_id": self.other_community_id,
-            "age_p50_seconds": seconds(self.p50_ns),
-            "age_p99_seconds": seconds(self.p99_ns),
-        })
-        .serialize(serializer)
+        Self {
+            expected: counts.are_expected,
+            lines: counts.lines,
+            acted: counts.total(),
+            outcomes: all.map(|it| (it.as_str(), counts.of(it))).collect(),
+            unmatched: counts.unmatched(),
+            with_start: counts.with_start,
+            found_start: counts.found_start,
+            frames_found: counts.frames_found,
+            frames_missing: counts.frames_missing,
+            other_community_id: counts.other_community_id,
+            age_p50_seconds: seconds(counts.p50_ns),
+            age_p99_seconds: seconds(counts.p99_ns),
+        }
     }
 }
 

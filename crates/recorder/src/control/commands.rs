@@ -86,6 +86,8 @@ pub struct TriggerOutcome {
     pub dump: u64,
     /// Whether the dump existed before: it was open, or the same key started this dump.
     pub existed: bool,
+    /// Last time stamp of the window, ns since the UNIX epoch; `None`: the dump existed before.
+    pub window_end_ns: Option<i64>,
 }
 
 /// Makes a queue of commands: its sender and its receiver.

@@ -9,7 +9,7 @@ use std::{
     collections::{BTreeMap, HashMap, btree_map::Entry},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -47,6 +47,8 @@ pub(crate) struct OutcomeCounters {
     suppressed: [AtomicU64; Reason::ALL.len()],
     finished: AtomicU64,
     bytes: AtomicU64,
+    /// Ring time of the last hit, ns; 0: no hit.
+    last_hit_ns: AtomicI64,
 }
 
 impl OutcomeCounters {
@@ -113,6 +115,13 @@ impl RuleCounters {
     /// Stops counting for the rule.
     pub(crate) fn remove_rule(&mut self, number: usize) {
         self.0.remove(&number);
+    }
+
+    /// Notes the ring time of a hit.
+    pub(crate) fn note_hit(&self, rule: usize, time_ns: i64) {
+        if let Some(counters) = self.0.get(&rule) {
+            counters.last_hit_ns.fetch_max(time_ns, Relaxed);
+        }
     }
 
     /// Counts `hits` of a rule with this outcome; `None`: a dump.
@@ -275,6 +284,21 @@ impl Outcomes {
             all.push(rest);
         }
         all
+    }
+
+    /// The name of a rule.
+    pub(crate) fn name_of(&self, number: usize) -> Option<Arc<str>> {
+        let names = lock(&self.names);
+        let (name, _) = names.by_number.get(&number)?;
+        Some(Arc::clone(name))
+    }
+
+    /// Ring time of the last hit of a rule, ns. `None`: no hit, or the rule has no separate
+    /// counters.
+    pub(crate) fn last_hit_ns(&self, name: &str) -> Option<i64> {
+        let names = lock(&self.names);
+        let last_ns = names.series.get(name)?.counters.last_hit_ns.load(Relaxed);
+        (last_ns != 0).then_some(last_ns)
     }
 
     /// The counts of manual triggers.

@@ -21,8 +21,11 @@ const PINS_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Pins {
     by_name: Mutex<BTreeMap<String, Pinned>>,
-    /// When the next lease may end, ns of the monotonic clock; `i64::MAX`: there is no lease. It
-    /// only avoids needless checks and is ordered with no other access.
+    /// Names of pins whose lease has ended, until [`Self::take_ended`].
+    ended: Mutex<Vec<String>>,
+    /// When the next lease may end, or has ended unreported, ns of the monotonic clock;
+    /// `i64::MAX`: there is no lease. It only avoids needless checks and is ordered with no other
+    /// access.
     next_end_ns: AtomicI64,
     /// The ring's news counter at the last check for fallen pins. It only avoids needless checks
     /// and is ordered with no other access.
@@ -89,6 +92,7 @@ impl Default for Pins {
     fn default() -> Self {
         Self {
             by_name: Mutex::default(),
+            ended: Mutex::default(),
             next_end_ns: AtomicI64::new(i64::MAX),
             seen: AtomicU64::default(),
         }
@@ -158,18 +162,32 @@ impl Pins {
     /// pins, locked.
     fn current(&self, now_ns: i64) -> MutexGuard<'_, BTreeMap<String, Pinned>> {
         let mut pins = lock(&self.by_name);
-        pins.retain(|_, pinned| pinned.end_ns.is_none_or(|end_ns| end_ns > now_ns));
+        let is_over = |pinned: &mut Pinned| pinned.end_ns.is_some_and(|end_ns| end_ns <= now_ns);
+        let mut ended = lock(&self.ended);
+        ended.extend(
+            pins.extract_if(.., |_, pinned| is_over(pinned))
+                .map(|(name, _)| name),
+        );
         let next = pins.values().filter_map(|pinned| pinned.end_ns).min();
-        let next_ns = next.unwrap_or(i64::MAX);
+        let next = next.filter(|_| ended.is_empty());
+        let next_ns = next.unwrap_or(if ended.is_empty() { i64::MAX } else { now_ns });
         self.next_end_ns.store(next_ns, Ordering::Relaxed);
+        drop(ended);
         pins
     }
 
-    /// Removes the pins whose lease has ended. Cheap enough to be called often.
-    pub(crate) fn expire(&self, now_ns: i64) {
-        if self.next_end_ns.load(Ordering::Relaxed) <= now_ns {
-            drop(self.current(now_ns));
+    /// Ends the pins whose lease has ended. Returns messages about pins that have ended since the
+    /// last call. Cheap enough to be called often.
+    pub(crate) fn take_ended(&self, now_ns: i64) -> Vec<String> {
+        if self.next_end_ns.load(Ordering::Relaxed) > now_ns {
+            return Vec::new();
         }
+        drop(self.current(now_ns));
+        let ended = std::mem::take(&mut *lock(&self.ended));
+        let ended = ended.into_iter();
+        ended
+            .map(|name| format!("pin '{name}' has ended: its lease was not renewed"))
+            .collect()
     }
 
     /// Removes a pin. Returns whether the pin existed.

@@ -67,7 +67,8 @@ pub(crate) struct Origin {
 /// Facts for a sidecar that are not in the report, and no longer change.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct SidecarFacts {
-    /// The filled-in dump expression; empty: every packet.
+    /// The filled-in dump filter; empty: every packet. Recorders before this one wrote `expression`.
+    #[serde(rename = "filter")]
     pub(crate) expression: String,
     /// The packet that triggered the dump. `None`: triggered by hand.
     #[serde(skip_serializing_if = "Option::is_none")]

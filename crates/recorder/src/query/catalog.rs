@@ -177,8 +177,8 @@ impl RecorderHandle {
         let told = self.dump(&dump.id)?;
         let (stored, told) = told.ok_or_else(|| changed("it was deleted meanwhile"))?;
         if dump.claims.is_some() {
-            if told["expression"].as_str() != Some(&dump.expression) {
-                let why = "its sidecar has another expression than it was made with";
+            if told["filter"].as_str() != Some(&dump.expression) {
+                let why = "its sidecar has another filter than it was made with";
                 return Err(changed(why));
             }
             let own = self.common()?.log.of_id(&dump.id);

@@ -62,7 +62,7 @@ pub enum CommandError {
     /// A new rule was requested, but a rule of this name exists.
     #[error(
         "rule '{name}' is there already{}",
-        if *.is_as_wanted { ", as it is wanted" } else { ", with another expression, window or limit: change it, or remove it first" }
+        if *.is_as_wanted { ", as it is wanted" } else { ", with another filter, window or limit: change it, or remove it first" }
     )]
     RuleExists {
         /// Name of the rule.

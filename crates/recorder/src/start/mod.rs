@@ -541,6 +541,18 @@ fn host() -> String {
     uname().nodename().to_string_lossy().into_owned()
 }
 
+/// Number of buckets of a ring for this number of queues, and bytes of each bucket. `None`: the
+/// ring is too small.
+#[must_use]
+pub fn planned_buckets(config: &Config, queues: usize) -> Option<(usize, usize)> {
+    let now = Now {
+        wall_ns: 0,
+        mono_ns: 0,
+        read_gap_ns: 0,
+    };
+    ring_config(config, queues, now).buckets().ok()
+}
+
 fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
     let producers = if config.offline { 1 } else { queues };
     // The ring of files has exactly the configured size, because results depend on the size. Live,

@@ -297,7 +297,7 @@ impl ReloadPlan {
                 let what = match entry.hits {
                     None => "a script",
                     Some(_) => {
-                        "by a command, with another expression, window or limit: remove it, or change one of them"
+                        "by a command, with another filter, window or limit: remove it, or change one of them"
                     }
                 };
                 return Err(CommandError::Refused(format!(

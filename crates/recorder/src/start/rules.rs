@@ -157,6 +157,9 @@ pub struct RuleStatus {
     pub is_enabled: bool,
     /// Packets that matched this expression; `None`: a script, whose matches are not counted.
     pub hits: Option<u64>,
+    /// Time stamp of the last hit, ns since the UNIX epoch. `None`: no hit, or more than 256 rules
+    /// exist. Only [`RecorderHandle::rule`] and [`RecorderHandle::rules`] fill it in.
+    pub last_hit_ns: Option<i64>,
     /// Whether the rule belongs to the configuration ([`RecorderHandle::reload`]), and was not
     /// added by a command.
     pub is_configured: bool,
@@ -436,6 +439,7 @@ impl RuleEntry {
             request: self.request.clone(),
             is_enabled: self.is_enabled,
             hits: self.hits.as_ref().map(|hits| hits.load(Ordering::Relaxed)),
+            last_hit_ns: None,
             is_configured: self.is_configured,
         }
     }
@@ -445,16 +449,29 @@ impl RecorderHandle {
     /// The rule with this name.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<RuleStatus> {
-        let rules = self.rules.table();
-        rules.by_name.get(name).map(|entry| entry.status(name))
+        let entry = |rules: &RuleTable| Some(rules.by_name.get(name)?.status(name));
+        let mut rule = entry(&self.rules.table())?;
+        rule.last_hit_ns = self.last_hit_ns(name);
+        Some(rule)
+    }
+
+    fn last_hit_ns(&self, name: &str) -> Option<i64> {
+        let common = self.common.upgrade()?;
+        Some(common.clock.stamp_ns(common.outcomes.last_hit_ns(name)?))
     }
 
     /// The rules, by name.
     #[must_use]
     pub fn rules(&self) -> Vec<RuleStatus> {
-        let rules = self.rules.table();
-        let by_name = rules.by_name.iter();
-        by_name.map(|(name, entry)| entry.status(name)).collect()
+        let all = |rules: &RuleTable| -> Vec<RuleStatus> {
+            let by_name = rules.by_name.iter();
+            by_name.map(|(name, entry)| entry.status(name)).collect()
+        };
+        let mut all = all(&self.rules.table());
+        for rule in &mut all {
+            rule.last_hit_ns = self.last_hit_ns(&rule.name);
+        }
+        all
     }
 
     /// Adds a trigger rule, or changes the rule of this name, under a `condition`. The rule applies

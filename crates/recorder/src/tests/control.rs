@@ -184,6 +184,12 @@ fn a_single_rule_fires_once() {
             Some(dumps as u64),
             "a disabled rule has no hits"
         );
+        assert!(fired.last_hit_ns.is_some());
+        let notices = rig
+            .notices
+            .iter()
+            .filter(|it| it.contains("rule 'once' is disabled"));
+        assert_eq!(notices.count(), dumps);
         assert_ne!(fired.version(), armed.version());
         let enabled = asked(&mut rig, |it| {
             it.enable_rule("once", (true, None), Condition::Exists)
@@ -480,11 +486,11 @@ fn a_pin_with_a_lease_ends_unless_it_is_renewed() {
     let pins = &rig.common.pins;
     let is_kept = || rig.common.pins.take_fallen(&rig.common.ring).is_empty();
     assert!(is_kept());
-    // The analyzer calls `expire`, which ends the pin although no client asks for pins.
-    pins.expire(rig.common.clock.mono_ns() + 30 * S - 1);
+    let ended = |after_ns: i64| pins.take_ended(rig.common.clock.mono_ns() + after_ns);
+    assert!(ended(30 * S - 1).is_empty());
     assert!(left(&rig).is_some());
-    pins.expire(rig.common.clock.mono_ns() + 30 * S);
-    assert!(left(&rig).is_none());
+    assert!(ended(30 * S)[0].contains("'frozen' has ended"));
+    assert!(left(&rig).is_none() && ended(30 * S).is_empty());
 }
 
 /// The ring does not show packets that were lost before they reached the ring. The recorder adds

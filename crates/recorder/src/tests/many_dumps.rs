@@ -109,7 +109,7 @@ fn expected(sent: &[Sent], report: &DumpReport, takes: impl Fn(&Sent) -> bool) -
 fn port(report: &DumpReport, mark: &str) -> u16 {
     let sidecar = std::fs::read(report.file.with_extension("json")).unwrap();
     let sidecar: serde_json::Value = serde_json::from_slice(&sidecar).unwrap();
-    let expression = sidecar["expression"].as_str().unwrap();
+    let expression = sidecar["filter"].as_str().unwrap();
     let behind = &expression[expression.find(mark).unwrap() + mark.len()..];
     let digits = behind.find(|c: char| !c.is_ascii_digit()).unwrap();
     behind[..digits].parse().unwrap()

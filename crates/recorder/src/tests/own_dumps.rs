@@ -142,7 +142,7 @@ fn expected(sent: &[Sent]) -> Vec<Dump> {
 fn expression(report: &DumpReport) -> String {
     let sidecar = std::fs::read(report.file.with_extension("json")).unwrap();
     let sidecar: serde_json::Value = serde_json::from_slice(&sidecar).unwrap();
-    let expression = sidecar["expression"].as_str().unwrap().to_owned();
+    let expression = sidecar["filter"].as_str().unwrap().to_owned();
     let file = std::fs::read(&report.file).unwrap();
     let mut parts = file.windows(expression.len().max(1));
     assert!(parts.any(|part| part.starts_with(expression.as_bytes())));

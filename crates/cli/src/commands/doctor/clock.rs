@@ -43,7 +43,7 @@ fn synchronised(timesyncd: bool, daemon: Option<String>) -> Finding {
         Some(daemon) => Finding::ok(CHECK, format!("is looked after by {daemon}")),
         None => Finding::note(
             CHECK,
-            "no sign that the clock is synchronised: time stamps may not agree with other machines'",
+            "no program synchronises the clock: time stamps may differ from the stamps of other machines",
             "install and start chrony, or: sudo timedatectl set-ntp true",
         ),
     }

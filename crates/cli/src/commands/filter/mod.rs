@@ -44,7 +44,7 @@ use crate::{
 /// Show, count or copy the packets of a capture file that match an expression.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "EXPR is a pcap-filter(7) expression; several words are joined by spaces. Without EXPR every packet matches. \
+    after_help = "FILTER is a pcap-filter(7) expression; several words are joined by spaces. Without FILTER every packet matches. \
                   Put -- before it if it starts with a hyphen.\n\n\
                   Exit codes: 0 done, 1 the file is damaged or something failed, 2 wrong arguments or expression."
 )]
@@ -72,7 +72,7 @@ pub(crate) struct Args {
     link_type: Option<LinkType>,
 
     /// pcap-filter(7) expression
-    #[arg(value_name = "EXPR", allow_negative_numbers = true)]
+    #[arg(value_name = "FILTER", allow_negative_numbers = true)]
     expression: Vec<String>,
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct ExplainArgs {
     link_type: Option<LinkType>,
 
     /// pcap-filter(7) expression
-    #[arg(value_name = "EXPR", allow_negative_numbers = true)]
+    #[arg(value_name = "FILTER", allow_negative_numbers = true)]
     expression: Vec<String>,
 }
 
@@ -133,7 +133,7 @@ pub(crate) struct BenchArgs {
     read: PathBuf,
 
     /// pcap-filter(7) expression
-    #[arg(value_name = "EXPR", allow_negative_numbers = true)]
+    #[arg(value_name = "FILTER", allow_negative_numbers = true)]
     expression: Vec<String>,
 }
 

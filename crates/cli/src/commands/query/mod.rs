@@ -98,7 +98,7 @@ pub(crate) struct Args {
     pub(super) json: bool,
 
     /// Select packets that match this pcap-filter(7) expression [default: all packets]
-    #[arg(value_name = "EXPRESSION")]
+    #[arg(value_name = "FILTER")]
     pub(super) expression: Vec<String>,
 
     #[command(flatten)]

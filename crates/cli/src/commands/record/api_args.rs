@@ -41,6 +41,7 @@ impl Api {
             tls,
             page: self.page.then(|| Page {
                 idle: *self.session_idle,
+                lifetime: *self.session_lifetime,
             }),
             owner,
         }))

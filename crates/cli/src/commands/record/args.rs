@@ -10,7 +10,7 @@ use super::config::{Expression, FormatName, Loaded, RecordFlags, RingFull, What}
 use crate::{failure::Failure, memory};
 
 /// Default limit of triggered dumps in a minute, if `dumps-per-minute` is not given.
-const DUMPS_PER_MINUTE: u32 = 400;
+pub(super) const DUMPS_PER_MINUTE: u32 = 400;
 
 /// Options whose value is an expression.
 const OF_EXPRESSION: [&str; 5] = ["-t", "--trigger", "-f", "--filter", "--dump"];
@@ -58,7 +58,7 @@ pub(crate) struct Args {
 
     /// tcpdump's filter position. An expression here is refused, because it could be a trigger or a
     /// filter
-    #[arg(value_name = "EXPR", hide = true)]
+    #[arg(value_name = "FILTER", hide = true)]
     expression: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ impl Args {
         let given: Vec<String> = std::env::args().collect();
         let advice = quoted(&given, &self.expression).unwrap_or_default();
         Err(Failure::usage(format!(
-            "'{words}' has no option before it: --trigger EXPR is what starts a dump, -f EXPR what is recorded at all{advice}"
+            "'{words}' has no option before it: --trigger FILTER is what starts a dump, -f FILTER what is recorded at all{advice}"
         )))
     }
 }
@@ -98,7 +98,7 @@ impl Loaded {
         let of_input = of.input(memory::default_ring, &mut notes)?;
         if of_input.offline && no_trigger {
             return Err(Failure::usage(
-                "-r needs a trigger: say --trigger EXPR, for example --trigger 'udp port 53', or --alerts FILE",
+                "-r needs a trigger: say --trigger FILTER, for example --trigger 'udp port 53', or --alerts FILE",
             ));
         }
         if of_input.offline && of.tail_drop_min().is_some() {

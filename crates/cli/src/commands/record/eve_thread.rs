@@ -15,6 +15,7 @@ use retroscope_api::{EventBody, StatusBody};
 use retroscope_recorder::{
     Clock, FlowReceiver, RecorderEvent, RecorderHandle, Subscription, SystemClock,
 };
+use serde::Serialize;
 
 use crate::eve::{Counters, EveWriter};
 
@@ -29,6 +30,14 @@ const STATISTICS_EVERY: Duration = Duration::from_secs(30);
 pub(crate) struct EveThread {
     thread: JoinHandle<Counters>,
     shared: Arc<EveSignals>,
+}
+
+/// The body of a line of statistics.
+#[derive(Serialize)]
+struct Statistics<'a> {
+    kind: &'static str,
+    #[serde(flatten)]
+    status: StatusBody<'a>,
 }
 
 #[derive(Debug, Default)]
@@ -160,20 +169,21 @@ impl Writing {
     /// Writes an event with the current time. When reading files, the start and the end of a dump
     /// have the time of the trigger instead.
     fn event(&mut self, event: &RecorderEvent) {
-        let (kind, fields) = EventBody::of(event);
+        let (_, body) = EventBody::of(event);
         let time_ns = match event {
             RecorderEvent::Triggered { trigger_ns, .. } if self.offline => *trigger_ns,
             RecorderEvent::Finished(report) if self.offline => report.trigger_ns,
             _ => SystemClock.now().wall_ns,
         };
-        self.writer.event(time_ns, kind, &fields);
+        self.writer.event(time_ns, &body);
     }
 
     fn statistics(&mut self) {
         if let Ok(status) = self.handle.status() {
             let now_ns = SystemClock.now().wall_ns;
-            self.writer
-                .event(now_ns, "statistics", &StatusBody::from(&status));
+            let kind = "statistics";
+            let status = StatusBody::from(&status);
+            self.writer.event(now_ns, &Statistics { kind, status });
         }
     }
 }

@@ -285,7 +285,7 @@ impl StatusView<'_> {
             "dumps",
             "written",
             "suppressed",
-            "expression",
+            "filter",
         ];
         let mut rows = vec![heading.map(str::to_owned)];
         let costs = self.now["rule_costs"].as_array().into_iter().flatten();
@@ -305,7 +305,7 @@ impl StatusView<'_> {
             let seconds = self.before.map(|(_, seconds)| seconds);
             let rate = hits.zip(old.get(&name)).zip(seconds);
             let rate = rate.map(|((now, old), seconds)| now.saturating_sub(*old) as f64 / seconds);
-            let text = rule["expression"].as_str().unwrap_or_default();
+            let text = rule["filter"].as_str().unwrap_or_default();
             let off = if rule["enabled"] == false {
                 " (disabled)"
             } else {

@@ -120,6 +120,7 @@ impl Core {
             return Ok(TriggerOutcome {
                 dump: *dump,
                 existed: true,
+                window_end_ns: None,
             });
         }
         let (number, called) = rule.unzip();
@@ -144,6 +145,9 @@ impl Core {
             return Err(NoDump::Gone(gone));
         }
         expression.into.clone_from(&terms.into);
+        // The stamps of files are ring time.
+        let offset_ns = if self.live { now.offset_ns } else { 0 };
+        let end_ns = terms.window.end_ns(time_ns).saturating_add(offset_ns);
         let hit = TriggerHit {
             order: HitOrder::without_packet(time_ns, number.unwrap_or(MANUAL)),
             terms,
@@ -163,6 +167,10 @@ impl Core {
         if let Some(key) = key {
             self.keys[usize::from(is_of_rule)].add(key, dump);
         }
-        Ok(TriggerOutcome { dump, existed })
+        Ok(TriggerOutcome {
+            dump,
+            existed,
+            window_end_ns: (!existed).then_some(end_ns),
+        })
     }
 }

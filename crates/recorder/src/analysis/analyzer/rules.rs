@@ -69,6 +69,10 @@ impl Core {
         for number in std::mem::take(&mut self.director.just_fired) {
             self.common.outcomes.fired.add(number);
             self.change_rules(&[RuleChange::Enable(number, false)]);
+            if let Some(name) = self.common.outcomes.name_of(number) {
+                let notice = format!("rule '{name}' is disabled: it has started its single dump");
+                self.tell(RecorderEvent::Notice(notice));
+            }
         }
     }
 
@@ -262,7 +266,8 @@ impl Core {
         counter.fetch_max(failed, Ordering::Relaxed);
         notices.extend(self.common.intake.interfaces.take_notices());
         notices.extend(self.common.clock.take_unreported_steps());
-        self.common.pins.expire(self.common.clock.mono_ns());
+        let ended = self.common.pins.take_ended(self.common.clock.mono_ns());
+        notices.extend(ended);
         notices.extend(self.common.pins.take_fallen(&self.common.ring));
         notices.extend(self.parts.native.notice());
         for notice in notices {

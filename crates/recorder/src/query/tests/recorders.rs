@@ -148,11 +148,11 @@ fn what_a_dump_covers_the_recorder_knows() {
     let sidecar = bench.sidecar();
     // The sidecar is changed to another expression: the dump gives no packet.
     let mut changed = sidecar.clone();
-    changed["expression"] = "".into();
+    changed["filter"] = "".into();
     bench.put(SIDECAR, changed.to_string().as_bytes());
     let report = bench.ask("");
     assert!(is_evicted(&report) && report.packets == 0, "{report:?}");
-    assert!(errors(&report)[0].contains("expression"), "{report:?}");
+    assert!(errors(&report)[0].contains("another filter"), "{report:?}");
     assert!(report.reasons().contains("1 not read whole"), "{report:?}");
     // The capture is changed, and the sidecar has its new checksum: the dump gives no packet.
     let mut changed = sidecar.clone();

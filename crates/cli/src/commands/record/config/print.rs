@@ -1,10 +1,17 @@
 //! `--print-config`: prints all effective values as a file, each with its origin.
 
+use retroscope_recorder::{Config, planned_buckets};
+
 use super::{
-    EXCLUSIVE, Loaded, OF_POST, ValueOrigin,
+    super::{args::DUMPS_PER_MINUTE, has_engine},
+    EXCLUSIVE, Engine, Loaded, OF_POST, ValueOrigin,
     key::{Key, Setting as _, Shape, table_schema},
     layers::written_default,
     settings::Settings,
+};
+use crate::{
+    memory,
+    units::{self, counted},
 };
 
 /// The JSON schema of the file, for editors.
@@ -17,8 +24,17 @@ pub(crate) fn schema() -> String {
 
 impl Loaded {
     /// A configuration file with the effective values. A comment names the origin of each value.
+    /// Values that the recorder computes are comments, because they differ by machine.
     pub(crate) fn printed(&self) -> String {
         let mut lines = Vec::new();
+        if let Some(threads) = self.capture_threads() {
+            lines.push(format!(
+                "# {} # computed",
+                counted(threads as u64, "capture thread")
+            ));
+            let buckets = self.buckets(threads);
+            lines.extend(buckets.map(|buckets| format!("# {buckets} # computed")));
+        }
         self.print(Settings::KEYS, "", &mut lines);
         for table in Settings::KEYS {
             let name = table.name();
@@ -43,6 +59,47 @@ impl Loaded {
         !is_excluded && !lacks_post
     }
 
+    /// The value in TOML notation that the recorder computes for a key without a value.
+    fn computed(&self, key: &str) -> Option<String> {
+        Some(match key {
+            "ring" => format!("\"{}\"", units::show_size(self.ring_bytes())),
+            "sha256" => Config::default().sha256.to_string(),
+            "dumps-per-minute" => DUMPS_PER_MINUTE.to_string(),
+            _ => return None,
+        })
+    }
+
+    fn ring_bytes(&self) -> u64 {
+        let computed = || memory::default_ring(memory::available());
+        self.settings.ring.map_or_else(computed, |ring| ring.0.0)
+    }
+
+    /// Capture threads of all sources. `None`: the number depends on an interface.
+    fn capture_threads(&self) -> Option<usize> {
+        let of = &self.settings;
+        if !of.read.is_empty() {
+            return Some(1);
+        }
+        let threads = of.interface.iter().map(|name| match of.engine_of(name) {
+            _ if !has_engine(name) => Some(1),
+            Engine::Auto | Engine::AfPacket => Some(of.rx_threads.0.0 as usize),
+            Engine::Pcap => Some(1),
+            Engine::AfXdp | Engine::Dpdk => None,
+        });
+        threads.sum()
+    }
+
+    fn buckets(&self, threads: usize) -> Option<String> {
+        let config = Config {
+            offline: !self.settings.read.is_empty(),
+            ring_bytes: self.ring_bytes(),
+            ..Config::default()
+        };
+        let (number, bytes) = planned_buckets(&config, threads)?;
+        let size = units::show_size(bytes as u64);
+        Some(format!("{number} buckets of {size}"))
+    }
+
     fn print(&self, keys: &[Key], table: &str, lines: &mut Vec<String>) {
         for key in keys {
             let name = key.name();
@@ -53,6 +110,8 @@ impl Loaded {
             let value = self.written.get(&path).cloned();
             let default = || written_default(key).filter(|_| self.takes_default(&path));
             let Some(value) = value.or_else(default) else {
+                let computed = self.computed(&path);
+                lines.extend(computed.map(|value| format!("# {name} = {value} # computed")));
                 continue;
             };
             let origin = match self.origins.get(&path) {

@@ -155,6 +155,7 @@ fn request(rule: &RuleSettings) -> TriggerRequest {
         bytes_per_hour: rule.bytes_per_hour.map(|it| it.0.0),
         keep: rule.keep.map(|it| *it),
         alert_dump: rule.alert_dump.clone(),
+        single: rule.single,
         ..TriggerRequest::default()
     }
 }

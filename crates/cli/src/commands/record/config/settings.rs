@@ -37,9 +37,9 @@ settings! {
             /// queue, and the host no longer receives packets from the interface. `pcap` is the
             /// system's libpcap: one thread for each device. `dpdk` needs a build with DPDK.
             engine: Engine = "auto",
-            /// Record only packets that match EXPR
+            /// Record only packets that match FILTER
             ///
-            /// EXPR is a pcap-filter(7) expression. Other packets are neither recorded nor
+            /// FILTER is a pcap-filter(7) expression. Other packets are neither recorded nor
             /// analyzed.
             filter: Option<String>,
             /// Read the capture filter from FILE
@@ -124,7 +124,7 @@ settings! {
             when_full: RingFull = "record",
             /// Keep only the beginnings of flows, as 20KiB
             ///
-            /// LIMIT is [EXPR=]BYTES[/TIME], for each direction of a flow. `20KiB/5m`: the flow
+            /// LIMIT is [FILTER=]BYTES[/TIME], for each direction of a flow. `20KiB/5m`: the flow
             /// begins anew after 5 minutes of silence (60 s without TIME). `tcp port 443=20KiB` is
             /// for flows whose first packet matches the expression; the first match wins. SYN, FIN
             /// and RST are kept, and all packets of flows that a trigger matched. The rest counts
@@ -147,9 +147,9 @@ settings! {
             history_goal: Option<Parsed<Duration>>,
         }
         "Triggers" {
-            /// A packet that matches EXPR triggers (repeatable)
+            /// A packet that matches FILTER triggers (repeatable)
             ///
-            /// EXPR is a pcap-filter(7) expression.
+            /// FILTER is a pcap-filter(7) expression.
             trigger: List<String>,
             /// Trigger by a Lua function(pkt) (repeatable)
             ///
@@ -340,6 +340,8 @@ settings! {
             page: bool = "true",
             /// Log a browser out after TIME without a request
             session_idle: Parsed<Duration> = "30m",
+            /// Log a browser out TIME after its login
+            session_lifetime: Parsed<Duration> = "24h",
         }
     }
 }
@@ -399,6 +401,8 @@ settings! {
             into: Option<Parsed<SubDirectory>>,
             /// A text for reports and sidecars: at most 256 bytes
             asked_by: Option<String>,
+            /// Disable the rule after its first dump, until it is enabled again
+            single: bool,
             /// Ignore repeated matches for TIME after a dump [default: `hold-off` of all]
             hold_off: Option<Parsed<Duration>>,
             /// Maximum number of open dumps of the rule, within `max-dumps` of all (0: no limit)

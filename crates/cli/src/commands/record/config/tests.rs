@@ -152,6 +152,18 @@ fn the_command_line_wins() {
 }
 
 #[test]
+fn a_rule_of_the_file_may_be_single() {
+    let text = format!("{LO}[[rule]]\nname = 'a'\nfilter = 'udp'\nsingle = true\n");
+    let single = |options: &[&str]| {
+        Loaded::new_of(&text, &flags(options)).rules()[0]
+            .request
+            .single
+    };
+    assert!(single(&[]));
+    assert!(!single(&["--set=rule.a.single=false"]));
+}
+
+#[test]
 fn every_value_is_printed_with_its_origin() {
     let text = format!("{LO}[api]\nlisten = 'unix:a'\n[[rule]]\nname = 'a'\nfilter = 'udp'\n");
     let loaded = Loaded::new_of(&text, &flags(&["--past=4s", "--set=max-dumps=3"]));
@@ -163,10 +175,24 @@ fn every_value_is_printed_with_its_origin() {
         "future = \"5s\" # default",
         "listen = \"unix:a\" # f:3",
         "rule = [{ filter = \"udp\", name = \"a\" }] # f:4",
+        "# 1 capture thread # computed",
+        "# dumps-per-minute = 400 # computed",
     ] {
         assert!(printed.lines().any(|it| it == line), "{line}:\n{printed}");
     }
     assert_eq!(Loaded::new_of(&printed, &[]).settings, loaded.settings);
+    // The recorder computes values that are not given, and the number of buckets of a given ring.
+    let computed = |text: &str, key: &str| {
+        let printed = Loaded::new_of(&format!("{LO}{text}"), &[]).printed();
+        printed
+            .lines()
+            .any(|it| it.starts_with(key) && it.ends_with("# computed"))
+    };
+    assert!(computed("", "# ring = \""));
+    assert!(computed("ring = '64MiB'", "# 32 buckets of 2 MiB"));
+    assert!(
+        computed("sha256 = true", "# dumps-per-minute") && !computed("sha256 = true", "# sha256")
+    );
     // The printed file has no default that the given keys exclude.
     for (file, options) in [
         ("dump-lua = 'x.lua'", &[][..]),

@@ -19,8 +19,8 @@ fn status(stored: u64, lost: u64) -> Value {
 
 fn sample(status: Value, hits: u64, taken: Instant) -> Sample {
     let rules = json!({ "rules": [
-        { "name": "1", "expression": "udp", "enabled": true, "hits": hits },
-        { "name": "lua", "expression": "x.lua", "enabled": false, "hits": null },
+        { "name": "1", "filter": "udp", "enabled": true, "hits": hits },
+        { "name": "lua", "filter": "x.lua", "enabled": false, "hits": null },
     ] });
     Sample {
         status,
@@ -50,7 +50,7 @@ fn a_screen_tells_history_rates_losses_dumps_and_rules() {
         "dumps     1 open; 3 triggers, 5 suppressed: hold-off 5",
         "source   pps  received  stored  lost",
         "eth0    1000      3008    3000     8",
-        "rule  hits  pps  dumps  written  suppressed  expression",
+        "rule  hits  pps  dumps  written  suppressed  filter",
         "1       30   10      3    5 MiB           5  udp",
         "lua      ?    -      ?        ?           ?  x.lua (disabled)",
         "pin  from               to",
