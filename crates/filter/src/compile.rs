@@ -22,7 +22,7 @@ const SHORT_PRIMITIVES: usize = 100;
 /// Maximum length, in bytes, of a text that libpcap compiles as a whole.
 const WHOLE_BYTES_MAX: usize = 16 << 10;
 /// Maximum number of primitives that libpcap compiles as a whole. Its time grows with the cube of
-/// their number: some seconds for this many ports, minutes for three times as many.
+/// their number: more than ten seconds for this many ports, minutes for three times as many.
 const WHOLE_PRIMITIVES_MAX: usize = 500;
 /// libpcap compiles a text of at most this many primitives and bytes within a millisecond, whatever
 /// the primitives are. It takes 0.4 ms for 8 ports.

@@ -55,14 +55,15 @@ pub enum FilterProblem {
         /// The limit.
         limit: usize,
     },
-    /// A name that has no numeric replacement, such as a network's, in the same piece as a
-    /// variable. The piece is compiled for each trigger, but names are looked up only at the start.
+    /// A name that is not replaced by numbers, such as a host's or a network's, in the same piece
+    /// as a variable. The piece is compiled for each trigger, but names are looked up only at the
+    /// start.
     #[error(
         "'{name}' is a name beside {variable}: names are looked up once, at the start, and this is filled in later; \
          write an address in the place of the name"
     )]
     NameAndVariable {
-        /// The host or network name.
+        /// The name.
         name: String,
         /// The first variable of the piece.
         variable: Variable,
@@ -146,8 +147,8 @@ impl FilterError {
         &self.text
     }
 
-    /// Bytes of the offending word in [`Self::text`], on character boundaries. Empty at the end of
-    /// the text if something is missing.
+    /// Bytes of the offending word in [`Self::text`], on character boundaries. Empty if something
+    /// is missing at this place.
     #[must_use]
     pub fn span(&self) -> Range<usize> {
         self.span.clone()

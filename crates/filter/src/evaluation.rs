@@ -1,8 +1,9 @@
 //! Evaluates expressions with own terms, on one packet or on many packets together.
 //!
 //! The bits of a `u64` are a set of packets. Each part of the expression sees only packets that are
-//! still undecided. A program runs on all packets at once unless few are undecided. Payload terms
-//! read only the packets that the programs leave undecided.
+//! still undecided. A program runs on all packets at once unless few are undecided. Among the
+//! operands of an `and` or `or`, programs run before payload terms, which then read only the
+//! packets that are still undecided.
 
 use std::cell::OnceCell;
 

@@ -20,9 +20,10 @@ use crate::{
 
 /// A template with a trigger packet's values, or a plain expression.
 ///
-/// Two values are equal if their texts, with the values filled in, are equal. All packets of a
-/// flow, in both directions, thus give equal expressions for `$flow`. [`fmt::Display`] shows the
-/// same text, for example `$flow[udp 10.0.0.1:1 10.0.0.2:2] and not port 53`.
+/// Two values are equal if their texts, with the values filled in, are equal. Packets of a flow, in
+/// both directions, thus give equal expressions for `$flow`, except a fragment whose flow is
+/// unknown. [`fmt::Display`] shows the same text, for example `$flow[udp 10.0.0.1:1 10.0.0.2:2] and
+/// not port 53`.
 #[derive(Debug, Clone)]
 pub struct FilledExpression {
     pub(crate) display: String,
@@ -115,8 +116,8 @@ impl TermValues {
         }
     }
 
-    /// The flow whose fragments are followed. `$flow` and `$communityId` name the same flow, the
-    /// trigger packet's.
+    /// The flow whose fragments are followed. If both are known, `$flow` and `$communityId` name
+    /// the same flow.
     pub(crate) fn followed_flow(&self) -> Option<FlowTerm> {
         self.flow.or_else(|| self.community_flow())
     }
@@ -191,9 +192,9 @@ impl fmt::Display for CommunityTerm {
     }
 }
 
-/// A piece of pcap-filter text, its origin, and its programs. All expressions with the piece share
-/// this value. A thread that needs the piece for a new link type compiles the piece and stores the
-/// result. If several threads do so at once, the first result stays.
+/// A piece of pcap-filter text, its origin, and its programs. All expressions of a template share a
+/// piece without variables. A thread that needs the piece for a new link context compiles the piece
+/// and stores the result. If several threads do so at once, the first result stays.
 #[derive(Debug, Default)]
 pub(crate) struct FilterPiece {
     pub(crate) text: String,
@@ -201,13 +202,14 @@ pub(crate) struct FilterPiece {
     source: Arc<str>,
     segments: Vec<Segment>,
     /// Bytes in `source` of the first name that libpcap looks up each time it compiles the text.
+    /// `None` also if [`Template::resolve`](crate::Template::resolve) did not make this piece.
     pub(crate) name: Option<Range<usize>>,
     /// Set when no name may be looked up any more.
     is_sealed: AtomicBool,
     made: Mutex<Vec<CompiledPiece>>,
 }
 
-/// Result of compiling a piece for a link type.
+/// Result of compiling a piece for a link context.
 type CompiledPiece = (LinkContext, Result<Program, FilterError>);
 
 /// A range of a piece, and the template text that it comes from.
@@ -273,7 +275,8 @@ impl FilterPiece {
         made
     }
 
-    /// From now on the piece causes no name look-ups.
+    /// From now on a piece with a [`Self::name`] is not compiled any more, so libpcap looks up no
+    /// names.
     pub(crate) fn seal(&self) {
         self.is_sealed.store(true, Relaxed);
     }
@@ -311,7 +314,7 @@ pub(crate) fn name_too_late(text: &str, name: Range<usize>) -> FilterError {
     FilterError::new(problem, text, name)
 }
 
-/// The stored result for a link type. `None` if the piece was not compiled for this link type.
+/// The stored result for a link context. `None` if the piece was not compiled for this context.
 fn of(made: &[CompiledPiece], link: LinkContext) -> Option<&Result<Program, FilterError>> {
     made.iter()
         .find(|(of, _)| *of == link)

@@ -135,7 +135,8 @@ impl Filter {
         self.is_prepared(link.link_type, link.mode) || self.filled.compiles_quickly(link)
     }
 
-    /// Whether the expression contains names that [`Filter::prepare`] looks up.
+    /// Whether [`Filter::prepare`] looks up names, if the expression comes from
+    /// [`Template::resolve`]. `false` for any other expression.
     #[must_use]
     pub fn has_names(&self) -> bool {
         self.filled.pieces.iter().any(|piece| piece.name.is_some())
@@ -166,8 +167,8 @@ impl Filter {
     /// match.
     ///
     /// # Errors
-    /// [`FilterError`] of the first piece that libpcap rejects for this link type. Packets of the
-    /// link type then do not match.
+    /// [`FilterError`] of the first piece that cannot be compiled for this link type. Packets of
+    /// the link type then do not match.
     pub fn prepare(&mut self, link: LinkContext) -> Result<(), FilterError> {
         if self.is_prepared(link.link_type, link.mode) {
             return Ok(());
@@ -220,8 +221,8 @@ impl Filter {
     }
 
     /// [`Filter::matches`] for at most [`Program::MANY`] packets of one link type, mode and
-    /// interface. Bit `n` of the result belongs to packet `n`. Programs run on all packets
-    /// together; only packets that the programs leave undecided are inspected further.
+    /// interface. Bit `n` of the result belongs to packet `n`. A program runs on all packets
+    /// together, unless few of these are undecided.
     ///
     /// # Panics
     /// If there are more than [`Program::MANY`] packets.

@@ -62,7 +62,7 @@ pub(crate) mod layout {
     const _: () = assert!(BYTES as usize == size_of::<FilterFrame<'_>>());
 }
 
-// SAFETY: a frame is a `&'p [u8]` and three numbers. Nothing is written through the reference, and
+// SAFETY: a frame is a `&'p [u8]` and two numbers. Nothing is written through the reference, and
 // such references may go to other threads.
 unsafe impl Send for FilterFrame<'_> {}
 // SAFETY: as above. No method changes anything.

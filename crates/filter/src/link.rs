@@ -14,7 +14,7 @@ pub struct LinkContext {
     /// Whether packets come from a file or an interface.
     pub mode: FilterMode,
     /// Whether libpcap's optimizer runs. The optimizer never runs on some very long expressions,
-    /// for which it would take minutes (see [`crate::compile()`]).
+    /// for which it would take too long (see [`crate::compile()`]).
     pub optimize: bool,
 }
 

@@ -9,8 +9,9 @@
 //! | Ethernet hosts | ether_hostton(3) |
 //!
 //! nsswitch.conf(5) may direct any of these calls to another machine. So this module looks names up
-//! once, and replaces each name by the numbers and addresses that libpcap would find. Other names,
-//! such as those of networks, stay; text with such names is compiled at the start and never again.
+//! once. It replaces the names of hosts, ports and protocols by the numbers and addresses that
+//! libpcap would find. Other names, such as those of networks, stay; text with such names is
+//! compiled at the start and never again.
 //!
 //! To distinguish names from keywords, this module lets libpcap compile `type WORD` for 802.11.
 //! After `type` libpcap's parser accepts any name, reports an unknown type, and looks nothing up.
@@ -369,8 +370,8 @@ mod tests {
         }
     }
 
-    /// After every keyword `x.example` must count as the name of a host, not of a port or protocol:
-    /// it must not inherit the qualifiers of an earlier operand.
+    /// After each of these keywords `x.example` must count as a name, but not of a port or
+    /// protocol: it must not inherit the qualifiers of an earlier operand.
     #[test]
     fn no_keyword_leaves_a_host_the_qualifiers_of_an_earlier_operand() {
         let protocols = "ip ip6 arp rarp tcp udp sctp ether link fddi tr ppp slip wlan decnet iso isis \

@@ -8,9 +8,9 @@
 //! beyond the captured bytes rejects the packet in any part. (Which such loads exist depends on
 //! libpcap's optimizer in any case.)
 //!
-//! An expression stays whole if one of its primitives changes the meaning of later ones: `vlan`,
-//! `mpls`, `pppoed`, `pppoes`, `geneve`. No part begins with a primitive that takes its qualifiers
-//! from the previous primitive.
+//! An expression with `vlan`, `mpls`, `pppoed`, `pppoes` or `geneve` stays whole: all of these
+//! except `pppoed` change the meaning of later primitives. No part begins with a primitive that
+//! takes its qualifiers from the previous primitive.
 
 use std::ops::Range;
 
@@ -68,8 +68,8 @@ enum ExpressionPart {
 }
 
 impl ExpressionParts {
-    /// Cuts an expression. `None` if it must stay whole, if it gives only one part, or if its
-    /// structure is invalid.
+    /// Cuts an expression. `None` if it must stay whole, if it gives only one part of text, or if
+    /// its structure is invalid.
     pub(crate) fn split(text: &str) -> Option<Self> {
         let words = words(text);
         let structure = Structure::parse(text, &words).ok()?;

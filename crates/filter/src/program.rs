@@ -19,7 +19,7 @@ use crate::{
 ///
 /// [`Program::new`] checks that every operation code is known, every jump stays inside the program,
 /// scratch indexes are in range, no constant divides by zero, and the last instruction returns. A
-/// run always ends: only `ip6 protochain` has backward jumps, and the run counts these.
+/// run always ends: only `protochain` has backward jumps, and the run counts these.
 ///
 /// A clone refers to the same program and costs nothing.
 #[derive(Clone)]

@@ -10,7 +10,7 @@ use crate::words::{Word, WordKind};
 
 /// Maximum nesting of parentheses that becomes groups.
 const DEPTH_MAX: usize = 100;
-/// Primitives that change the offsets of all later primitives.
+/// Primitives that change the offsets of all later primitives, and `pppoed`.
 const SHIFTING: [&str; 5] = ["vlan", "mpls", "pppoed", "pppoes", "geneve"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -98,7 +98,7 @@ pub enum KnownFlow {
     /// The flow's key. Gives a value for `$flow` and, if the flow has ports, for `$communityId`.
     Key(FlowKey),
     /// The flow's Community ID, the value for `$communityId`. Does not match later fragments of
-    /// TCP, UDP and SCTP.
+    /// TCP, UDP, SCTP, ICMP and ICMPv6.
     CommunityId(String),
 }
 
@@ -108,7 +108,8 @@ impl Template {
     ///
     /// # Errors
     /// [`FilterProblem::UnknownVariable`]; an invalid payload term; an own term in the wrong place;
-    /// a text that is too long or has too many own terms.
+    /// a syntax error in a text with own terms. Also a text that is too long or has too many own
+    /// terms.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
         check_len(text, EXPRESSION_BYTES_MAX)?;
         let (words, tests) = words_and_tests(text)?;
@@ -210,8 +211,8 @@ impl Template {
         pieces.flat_map(|piece| names(&self.text, piece.bytes.clone(), false))
     }
 
-    /// From now on no name is looked up: see [`Template::resolve`]. The caller must first compile
-    /// the template for all known link types.
+    /// From now on no name is looked up for a template that [`Template::resolve`] returned. The
+    /// caller must first compile the template for all known link types.
     pub fn seal(&self) {
         self.fixed().for_each(|piece| piece.seal());
     }

@@ -18,8 +18,8 @@ const WAITING_MAX: u64 = 65_536;
 /// Maximum number of failures kept for [`Compiler::failures`]. Further failures are only counted.
 const FAILURES_MAX: usize = 16;
 
-/// The thread `filter-compiler`. A submitted program runs as machine code from some moment on, in
-/// every clone.
+/// The thread `filter-compiler`. A submitted program that compiles runs as machine code from some
+/// moment on, in every clone.
 ///
 /// Any thread may submit, and none waits for the result. Dropping the compiler finishes the current
 /// program, leaves the other programs to the interpreter, and joins the thread.
@@ -60,9 +60,9 @@ struct CompilerState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompilerCounts {
-    /// Programs that now run as machine code.
+    /// Programs that were compiled to machine code.
     pub made: u64,
-    /// Programs that stay with the interpreter.
+    /// Programs whose compilation failed. They run as before.
     pub failed: u64,
     /// Programs that were not compiled: nobody used them any more, or they are too long to share a
     /// function, or the queue was full.

@@ -29,8 +29,8 @@ impl ConstantSet {
     /// [`CONSTANTS_MAX`] that does not happen in practice; the fewer constants, the less likely.
     pub(super) fn new(constants: &[u32]) -> Option<Self> {
         let first = *constants.first()?;
-        // The constants are in the byte order of loads, first byte lowest. So addresses of one
-        // network may differ in their upper bits only, and the multiplier must mix well. Odd
+        // The constants are often in the byte order of loads, first byte lowest. So addresses of
+        // one network may differ in their upper bits only, and the multiplier must mix well. Odd
         // multipliers from a fixed sequence (Knuth's 2^32 over the golden ratio) give a program the
         // same code each time.
         let multipliers = || (1..=TRIES).map(|n| 0x9e37_79b9_u32.wrapping_mul(2 * n - 1));

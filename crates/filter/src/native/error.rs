@@ -7,8 +7,8 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NativeError {
-    /// There is no code generator for this kind of processor. [`crate::Program::run`] interprets
-    /// the program.
+    /// There is no code generator for this kind of processor or operating system.
+    /// [`crate::Program::run`] interprets the program.
     #[error("no machine code for {architecture} processors")]
     Processor {
         /// Architecture, as in [`std::env::consts::ARCH`].
@@ -28,7 +28,7 @@ pub enum NativeError {
         /// Number of programs.
         programs: usize,
     },
-    /// The code generator rejected the translator's output: a bug in one of the two.
+    /// The translator or the code generator failed: a bug in one of the two.
     #[error("the code generator failed: {message}")]
     Generator {
         /// Message of the code generator.

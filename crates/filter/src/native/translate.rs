@@ -1,8 +1,8 @@
 //! Translates instructions to Cranelift's intermediate code: blocks and the jumps between blocks.
 //!
-//! Instructions are translated in order. Jumps lead forward, except for the loop of `ip6
-//! protochain`. So all facts that meet at an instruction are known when the translator reaches the
-//! instruction. `operate` translates instructions that compute, `branch` conditional jumps.
+//! Instructions are translated in order. Jumps lead forward, except for the loop of `protochain`.
+//! So all facts that meet at an instruction are known when the translator reaches the instruction.
+//! `operate` translates instructions that compute, `branch` conditional jumps.
 
 use cranelift_codegen::ir::{
     Block, BlockArg, InstBuilder, Value,
@@ -82,7 +82,7 @@ impl BpfRegisters {
     }
 }
 
-/// The translation of one program into one function.
+/// Translates one program. The function may contain more programs.
 pub(super) struct Translator<'t, 'f> {
     pub(super) program: &'t TranslatedProgram<'t>,
     pub(super) builder: &'t mut FunctionBuilder<'f>,

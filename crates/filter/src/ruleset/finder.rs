@@ -141,8 +141,8 @@ impl Finder<'_> {
         self.small(frame, flow6_key(self.index.seeds, &flow), frame_flags);
     }
 
-    /// Looks up rules with `$flow` for a frame whose flow may not be at libpcap's fixed offsets: a
-    /// tunnel, two tags, or not IP. Parses the whole frame.
+    /// Looks up rules with `$flow` for a frame whose flow may not be at libpcap's fixed offsets:
+    /// two tags, an IPv6 extension header, or not IP. Parses the whole frame.
     #[inline(never)]
     fn look_up_parsed(&mut self, frame: FrameLookUp<'_>) {
         /// These rules match packets under any tags.

@@ -463,7 +463,7 @@ fn sees_all(placement: RulePlacement, its_flags: u8, link_type: LinkType) -> boo
 }
 
 impl KeptRule {
-    /// Whether all look-ups belong to `$flow`, and thus apply to every link type.
+    /// Whether all look-ups belong to `$flow` or `$communityId`, and thus apply to every link type.
     fn is_flow_only(&self) -> bool {
         self.parts.iter().all(RulePart::is_of_term)
     }

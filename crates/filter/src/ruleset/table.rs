@@ -131,8 +131,9 @@ impl<S: TableSlot> LookUpTable<S> {
         (hash >> 56) as usize
     }
 
-    /// The slot of a key and `true`, or any slot and `false`. No branch depends on the place of the
-    /// key in a line or on its existence, because neither is predictable.
+    /// The slot of a key and `true`, or any slot and `false`. Unless a line is full, no branch
+    /// depends on the place of the key in the line or on its existence, because neither is
+    /// predictable.
     #[inline(always)]
     pub(super) fn get(&self, key: S::Key, hash: u64) -> (S, bool) {
         let lines = &*self.shards[Self::shard_of(hash)];

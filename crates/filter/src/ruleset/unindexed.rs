@@ -1,10 +1,10 @@
 //! Rules without look-ups: their programs see every packet of a link type, together.
 //!
 //! `UnindexedRules` puts up to 64 programs into a *unit*, from which the compiler's thread makes
-//! one function. A removed rule is masked out of its unit. A new rule joins a unit that has room,
-//! the one with the fewest rules; this unit then needs a new function. Each program of a unit runs
-//! by itself until the unit has code. After a burst of changes the compiler has one unit to
-//! compile, because `UnindexedRules` gives up the units in between.
+//! one function. A removed rule is masked out of its unit. A new rule joins the unit with the
+//! fewest rules if that unit has room, else a new unit; this unit then needs a new function. Each
+//! program of a unit runs by itself until the unit has code. During a burst of changes
+//! `UnindexedRules` gives up the units in between, which the compiler then skips.
 
 use std::sync::Arc;
 

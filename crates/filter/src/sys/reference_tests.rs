@@ -1,4 +1,4 @@
-//! libpcap's own interpreter and printer, as the reference for this crate's tests and fuzz targets.
+//! libpcap's own interpreter and printer, as the reference for this crate's tests.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 

@@ -5,7 +5,7 @@ use retroscope_packet::LinkType;
 use super::{Judges, Libpcap, packets::Packet};
 use crate::{FilterMode, LinkContext, Program, compile};
 
-/// Filters that contain every kind of instruction that libpcap emits.
+/// Filters for which libpcap emits many kinds of instructions.
 const FILTERS: [&str; 15] = [
     "tcp port 80 and host 10.0.0.1",
     "udp portrange 1000-2000 or icmp",

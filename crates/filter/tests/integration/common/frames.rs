@@ -1,6 +1,6 @@
 //! Hand-made frames.
 
-/// IPv4 hosts and ports at both ends. The host addresses are 10.0.0.N.
+/// Hosts and ports at both ends. The host addresses are 10.0.0.N, or fe80::N in [`udp6`].
 #[derive(Clone, Copy)]
 pub(crate) struct Ends {
     /// Last byte of the source address, and the source port.
