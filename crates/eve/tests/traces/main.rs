@@ -128,16 +128,11 @@ fn lines_are_valid_and_have_the_community_ids_of_their_packets() {
 fn events_are_valid() {
     let Some(shared) = shared() else { return };
     let mut out = Vec::new();
-    event(
-        &mut out,
-        1_795_374_903_123_456_999,
-        "trigger",
-        &json!({"dump": 1}),
-    )
-    .unwrap();
+    let body = json!({"kind": "triggered", "dump": 1});
+    event(&mut out, 1_795_374_903_123_456_999, &body).unwrap();
     let mut line: Value = serde_json::from_slice(&out).unwrap();
     let ours = line.as_object_mut().unwrap().remove("retroscope");
-    assert_eq!(ours, Some(json!({"kind": "trigger", "dump": 1})));
+    assert_eq!(ours, Some(body));
     let faults = schema(&shared).faults(&line);
     assert!(faults.is_empty(), "{faults:?}");
 }
