@@ -241,7 +241,8 @@ impl Analyzer {
     }
 
     /// The inserters have ended: analyzes the remaining packets and closes every window. If a live
-    /// recording is stopped, the analysis takes about 3 s at most.
+    /// recording is stopped, the analyzer and each reader that it runs analyze packets for about 3
+    /// s at most.
     pub(crate) fn end(mut self, clip: Clip) {
         while self.step() {}
         if let Some(shared) = &self.shared {
@@ -422,9 +423,9 @@ impl Core {
         self.publish_counters();
     }
 
-    /// The smallest watermark of the running queues that promise watermarks. No older packet of
-    /// these queues will arrive, ns. `None`: offline, if no queue promises watermarks, or if one of
-    /// the queues has no watermark yet.
+    /// The smallest watermark of the running queues that promise watermarks, ns, or an earlier time
+    /// up to which the readers of shards have reported. `None`: offline, if no queue promises
+    /// watermarks, or if a queue or a reader has promised no time yet.
     fn promised_ns(&self) -> Option<i64> {
         if !self.live {
             return None;
@@ -434,8 +435,8 @@ impl Core {
         least_ns.filter(|ns| *ns != i64::MAX && *ns != i64::MIN)
     }
 
-    /// Offline: the ring is about to overwrite the bucket that closed first. Waiting hits that need
-    /// this bucket must act first.
+    /// Offline: an inserter waits at the gate, and may then overwrite the bucket that closed first.
+    /// Waiting hits that need this bucket must act first.
     fn make_room(&mut self) {
         let Some(from_ns) = self.director.waiting_from_ns() else {
             return;

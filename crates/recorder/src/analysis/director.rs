@@ -169,7 +169,7 @@ pub(crate) struct Director<K> {
     config: DirectorConfig,
     pub(crate) clock_ns: i64,
     pub(crate) mono_ns: i64,
-    /// Hits that act later, and what they would dump. No two hits have the same order.
+    /// Hits that act later, and what they would dump. No two hits of packets have the same order.
     waiting: BTreeMap<HitOrder, (TriggerTerms, Result<K, HitRefusal>)>,
     /// Start of the window of each waiting hit, ns.
     wanted_from: BTreeSet<(i64, HitOrder)>,

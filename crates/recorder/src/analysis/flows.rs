@@ -24,14 +24,14 @@ use crate::{
     intake::interfaces::{InterfaceCache, RecordedInterface},
 };
 
-/// Ended flows are sent to the receiver in batches of this number.
+/// A shard tries to send its ended flows at the latest when this number has gathered.
 const TOGETHER: usize = 1024;
 /// Maximum number of batches of ended flows that wait for the receiver.
 const BATCHES_MAX: usize = 64;
 /// Maximum number of slices of traffic that wait for their receiver. A slice covers about a second.
 const SLICES_MAX: usize = 16;
-/// Live: beyond this number, ended flows of one shard that wait for room in the channel are dropped
-/// and counted.
+/// Live: if this number of ended flows of one shard waits for room in the channel, all of these are
+/// dropped and counted.
 const WAITING_MAX: usize = 65_536;
 /// Ended flows are sent at the latest after this packet time, ns, even if they are few.
 const TOLD_EVERY_NS: i64 = 250_000_000;

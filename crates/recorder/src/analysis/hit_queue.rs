@@ -1,10 +1,10 @@
 //! Hits on their way from a shard to the director.
 //!
-//! Live, the queue is bounded and a shard never waits. Beyond [`HITS_MAX`] hits, the queue keeps
-//! the first and the last hit of each rule and expression, and counts the hits in between. Beyond
-//! [`KEYS_MAX`] pairs of rule and expression, the queue counts hits by rule. In a storm, windows
-//! may be lost that would begin with a hit that was only counted. Hits that were only counted are
-//! reported with the reason `queue-full`.
+//! Live, the queue is bounded, and no shard waits for room in the queue. Beyond [`HITS_MAX`] hits,
+//! the queue keeps the first and the last hit of each rule and expression, and counts the hits in
+//! between. Beyond [`KEYS_MAX`] pairs of rule and expression, the queue counts hits by rule. In a
+//! storm, windows may be lost that would begin with a hit that was only counted. Hits that were
+//! only counted are reported with the reason `queue-full`.
 
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
@@ -102,7 +102,8 @@ impl HitQueue {
         *self.counted.entry(rule).or_default() += hits;
     }
 
-    /// Appends all hits and ended flows of `other`, and leaves `other` empty.
+    /// Appends the hits and ended flows of `other`, within the limits of this queue, and leaves
+    /// `other` empty.
     pub(crate) fn append(&mut self, other: &mut Self) {
         if self.is_empty() {
             return std::mem::swap(self, other);
@@ -124,8 +125,9 @@ impl HitQueue {
         }
     }
 
-    /// Returns the kept hits in the order in which they were found, and for each rule the number of
-    /// hits that were only counted.
+    /// Returns the individually kept hits in the order in which they were found, then the first and
+    /// last hits of rules and expressions by time. Also returns for each rule the number of hits
+    /// that were only counted.
     pub(crate) fn drain(self) -> (Vec<FoundHit>, BTreeMap<usize, u64>) {
         let Self {
             mut hits,

@@ -54,8 +54,8 @@ pub(crate) struct DirectorDump<K> {
 #[derive(Debug)]
 pub(crate) struct DirectorDumps<K> {
     by_id: BTreeMap<u64, DirectorDump<K>>,
-    /// Oldest dump first. Usually the list has one dump. A second dump opens for a hit with another
-    /// window, or for a hit between the end of a window and its closing.
+    /// Oldest dump first. Usually the list has one dump. A second dump opens, for example, for a
+    /// hit with another window, or for a hit between the end of a window and its closing.
     by_key: HashMap<(usize, K), Vec<u64>>,
     /// Dumps by rule and flow.
     by_flow: HashMap<(usize, BiflowKey), Vec<u64>>,

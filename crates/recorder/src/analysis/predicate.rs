@@ -27,8 +27,8 @@ use crate::{
 };
 
 /// The dump expression of a hit. Two expressions are equal if they come from equal templates with
-/// equal values, or have equal texts or script names, and their dumps go to the same directory. No
-/// text is formatted before a dump opens.
+/// equal values, or have equal texts or script names, and their dumps go to the same directory. The
+/// text of a template is formatted only when a dump opens.
 #[derive(Debug, Clone)]
 pub(crate) struct DumpExpression {
     what: ExpressionKind,
@@ -313,8 +313,8 @@ impl LuaState {
         let mut script = lock(&self.script);
         let result = call(&mut script);
         if script.fault.is_some() {
-            // Relaxed: no other data is published with this number. The lock serializes its
-            // writers.
+            // Relaxed: no other data is published with this number, and all writers store the same
+            // value.
             let failed = &self.common.counters.dump_script_failed;
             failed.store(1, Ordering::Relaxed);
         }

@@ -170,7 +170,8 @@ impl PreparedFilter {
         said.collect()
     }
 
-    /// Compiles for all link types. Fails if the filter compiles for no link type.
+    /// Compiles for the known link types. If all fail, compiles for the link types further inside
+    /// the files, until one succeeds. Fails if the filter compiles for no link type.
     pub(crate) fn check(&mut self, link_types: &LinkTypes<'_>) -> Result<(), FilterError> {
         link_types.first_or_any(|link_type| {
             self.prepare(link_type);

@@ -112,8 +112,8 @@ pub(crate) struct KnownRule {
     pub(crate) name: String,
     /// Whether matches of the rule are hits.
     pub(crate) is_enabled: bool,
-    /// Number of packets that matched. Any thread may read it; it is ordered with no other access.
-    /// `None` for scripts, whose matches are not counted.
+    /// Number of matching packets that shards reported as hits while the rule was enabled. Any
+    /// thread may read it; it is ordered with no other access. `None` for scripts.
     pub(crate) hits: Option<Arc<AtomicU64>>,
     /// For a module: the maximum number of its open dumps. `None` for rules and scripts.
     pub(crate) dumps_max: Option<u64>,

@@ -1,10 +1,11 @@
 //! A shard with its own reader of the ring.
 //!
-//! Live, the readers are the members of one group and divide the producers. When reading files,
-//! each reader reads all records and analyzes those of its shard, which the inserter numbered by
-//! address pair (`intake/inserter/shards.rs`). The hits go to the analyzer, which opens and closes
-//! windows. Live, a bounded queue carries the hits. When reading files, the analyzer waits for the
-//! readers and takes hits in the order of records.
+//! Live, the readers divide the producers as members of one group, or each reader reads all records
+//! and analyzes those of its shard ([`AnalysisPlacement`]). When reading files, each reader reads
+//! all records and analyzes those of its shard. If the readers divide the shards, the inserters
+//! number the shard of each record by address pair (`intake/inserter/shards.rs`). The hits go to
+//! the analyzer, which opens and closes windows. Live, a bounded queue carries the hits. When
+//! reading files, the analyzer waits for the readers and takes hits in the order of records.
 //!
 //! With `--set analyzers=inline`, the inserter's thread runs a file's only reader, after each
 //! publication.
@@ -35,8 +36,8 @@ use crate::{
 const BATCHES: usize = 64;
 /// From files: hits of a batch are queued once this number has been found.
 const TOGETHER: usize = 1024;
-/// Time between two readings of the clock while live packets are analyzed, ns, unless one packet
-/// takes longer.
+/// Live: desired maximum time between two readings of the clock while packets are analyzed, ns. One
+/// packet may take longer.
 pub(crate) const STRIDE_NS: i64 = 50_000;
 /// How long a stopped live recording still analyzes packets, ns.
 pub(crate) const STOP_DRAIN_NS: i64 = 3_000_000_000;
@@ -46,9 +47,10 @@ pub(crate) const STOP_DRAIN_NS: i64 = 3_000_000_000;
 pub(crate) struct ShardReader {
     reader: Reader,
     work: ReaderWork,
-    /// The shard, while an inserter runs this reader. Otherwise the shard is in its slot.
+    /// Live: the shard, while an inserter has taken the shard. Otherwise the shard is in its slot.
     shard: Option<Box<Shard>>,
-    /// The pulse of the thread that runs [`RingReader::step`].
+    /// Counts the calls of [`RingReader::step`], and the chunks of packets that these calls
+    /// analyze.
     pulse: ThreadPulse,
 }
 
@@ -129,7 +131,7 @@ impl Share {
 #[derive(Debug)]
 struct ReaderFindings {
     slots: Arc<ShardSlots>,
-    /// Live hits, with what they would dump.
+    /// Live: hits, with what they would dump, and ended flows.
     live: HitQueue,
     /// Hits from files. The analyzer derives what they would dump, because only the analyzer knows
     /// all packets before.
@@ -200,7 +202,8 @@ impl ShardReader {
         }
     }
 
-    /// The readers divide the shards of live packets, which inserters count in `stored`.
+    /// If given, the readers divide the shards of live packets, and inserters count the packets of
+    /// each shard in `stored`.
     pub(crate) fn with_stored(mut self, stored: Option<Arc<StoredShards>>) -> Self {
         self.work.shares = vec![Share::default(); self.work.promises.len()];
         self.work.stored = stored;
@@ -298,7 +301,8 @@ impl ShardReader {
             .fetch_add(work.looked - first, Ordering::Relaxed);
     }
 
-    /// The records that the inserter's shard has analyzed are published.
+    /// The records that the inserter's shard has analyzed are published. Lets time pass in the
+    /// shard, and returns whether the shard found ended flows.
     pub(crate) fn after_publish(&mut self, producer: usize, now_ns: i64) -> bool {
         self.reader.continue_at(producer, self.work.looked);
         let Some(shard) = &mut self.shard else {
@@ -318,7 +322,7 @@ impl ShardReader {
 
     /// As [`RingReader::step`], in the thread of this pulse, live only as long as `go_on` returns
     /// `true` for the time of the monotonic clock. Afterwards the reader holds no bucket if an
-    /// inserter runs the reader.
+    /// inserter has taken the shard.
     pub(crate) fn step_while(
         &mut self,
         pulse: &ThreadPulse,
@@ -425,8 +429,8 @@ impl ReaderWork {
         move |shard| !is_divided || usize::from(shard) % shards == mine
     }
 
-    /// The producer overwrote `packets` packets of all shards, in this time range, before the reader
-    /// read them. The reader continues with record `first`.
+    /// `packets` packets of the producer, of all shards and in this time range, were overwritten
+    /// before the reader read them. The reader continues with record `first`.
     fn missed(&mut self, producer: usize, first: u64, packets: u64, span_ns: (i64, i64)) {
         if self.stored.is_some() {
             return self.shares[producer].overtaken(first, span_ns);
@@ -462,8 +466,9 @@ impl ReaderWork {
             self.shares[producer].look_behind(first, || stored.get(producer, is_mine));
         }
         if !live {
-            // `next` has just released the bucket of the previous batch. So when the analyzer has
-            // seen everything, no reader holds a bucket that may be overwritten.
+            // `next` has just finished the previous batch, and released its bucket unless this
+            // batch is in the same bucket. So when the analyzer has seen everything, no reader
+            // holds a bucket that may be overwritten.
             slot.queue_found(&mut self.found.files, self.looked);
         }
         let mine = move |(_, packet): &NumberedPacket<'_>| is_mine(packet.shard);
@@ -546,7 +551,8 @@ impl RingReader for ShardReader {
     }
 }
 
-/// The analysis of a batch that a [`ShardReader`] has read.
+/// The analysis of a batch that a [`ShardReader`] has read, or of a burst that an inserter has
+/// stored.
 struct BatchAnalysis<'a> {
     common: &'a RecorderShared,
     slot: &'a ShardSlot,

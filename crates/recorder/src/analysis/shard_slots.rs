@@ -1,10 +1,11 @@
 //! The slot of each shard, and the thread that runs the shard: an inserter, a reader, or the
 //! analyzer.
 //!
-//! Live, a shard can change threads between two packets. Its only state is the next record number of
-//! its producer, which its [reader](crate::analysis::shard_reader) has. An inserter that has the
-//! reader and the shard analyzes the records; otherwise the analyzer's thread runs the reader. So
-//! each record is analyzed once, in order.
+//! With [`AnalysisPlacement::Inserters`], a shard can change threads between two packets. Its only
+//! position in the ring is the next record number of its producer, which its
+//! [reader](crate::analysis::shard_reader) has. An inserter that has the reader and the shard
+//! analyzes the records; otherwise the analyzer's thread runs the reader. So no record is analyzed
+//! twice, and the records are analyzed in order.
 //!
 //! If shards have readers, the analyzer itself analyzes no packet. When reading files, the analyzer
 //! goes through all packets in order and waits for the readers.
@@ -30,10 +31,11 @@ use crate::{
     control::{durations::ProcessingTimes, lock, try_lock},
 };
 
-/// Maximum number of pending gaps of one reader.
+/// From this number of pending gaps of a reader on, a new gap is merged into the last gap if both
+/// have the same cause.
 const GAPS_MAX: usize = 256;
-/// From files: maximum number of pending hits of one shard. Beyond this number the shard waits
-/// until the analyzer has taken some hits.
+/// From files: a shard with more pending hits than this waits until the analyzer has taken some
+/// hits.
 const WAITING_MAX: usize = 65_536;
 
 /// The slot of one shard. Aligned to separate cache lines, because the inserter writes `analyzed`
@@ -43,11 +45,10 @@ const WAITING_MAX: usize = 65_536;
 pub(crate) struct ShardSlot {
     /// The shard; empty while the inserter has the shard.
     shard: Mutex<Option<Box<Shard>>>,
-    /// Rule changes since the shard last analyzed packets. `has_changes` says whether there are
-    /// any.
+    /// Rule changes that the shard has not applied yet. `has_changes` says whether there are any.
     changes: Mutex<Vec<RuleChange>>,
     has_changes: AtomicBool,
-    /// Rules that the shard no longer has, until another thread drops the rules.
+    /// Rules and templates that the shard no longer has, until the analyzer's thread drops them.
     gone: Mutex<RemovedRules>,
     /// Live: findings of an inserter or reader for the analyzer.
     hits: Mutex<HitQueue>,
@@ -59,8 +60,8 @@ pub(crate) struct ShardSlot {
     pub(crate) promised_ns: AtomicI64,
     /// Processing times, written by the thread that runs the shard.
     pub(crate) times: Arc<ProcessingTimes>,
-    /// With a reader: number of records that the shard has analyzed, or passed because they belong
-    /// to other shards.
+    /// With a reader: number of packets of the shard that were analyzed, or skipped because no hits
+    /// are wanted.
     pub(crate) analyzed: AtomicU64,
     /// Packets that the reader did not analyze, until the analyzer takes these gaps.
     gaps: Mutex<Vec<UnanalyzedGap>>,
@@ -73,8 +74,8 @@ pub(crate) struct UnanalyzedGap {
     /// Time range of the packets, ns of ring time.
     pub(crate) span_ns: (i64, i64),
     pub(crate) packets: u64,
-    /// `true`: the packets were overwritten before the reader read these. `false`: they were left
-    /// when the recording stopped.
+    /// `true`: the packets were overwritten before the reader read them. `false`: the packets were
+    /// left unread when the recording stopped.
     pub(crate) is_lapped: bool,
 }
 
@@ -96,11 +97,11 @@ pub(crate) enum AnalysisPlacement {
     /// Live: each inserter runs the reader of its own shard, and the analyzer's thread runs the
     /// readers of inserters that have no time.
     Inserters,
-    /// Each shard has a reader with its own thread. From files with `analyzers=inline`, the thread
     /// Live: reader threads, one for each shard. The readers divide the producers.
     Readers,
     /// Reader threads, one for each shard. Each reads all packets, and analyzes the packets that
-    /// inserters assigned to its shard.
+    /// inserters assigned to its shard. From files with `analyzers=inline`, the inserter's thread
+    /// runs the only reader.
     ShardReaders,
 }
 
@@ -146,8 +147,9 @@ impl ShardSlots {
         }
     }
 
-    /// The slot of the shard that analyzes a producer's packets. From files with several readers,
-    /// the shard depends on the packet instead.
+    /// The slot of the shard that analyzes a producer's packets. With
+    /// [`AnalysisPlacement::ShardReaders`] and several shards, the shard depends on the packet
+    /// instead.
     pub(crate) fn of(&self, producer: usize) -> &ShardSlot {
         &self.slots[producer % self.slots.len()]
     }
@@ -162,7 +164,7 @@ impl ShardSlots {
         self.armed.store(armed, Relaxed);
     }
 
-    /// Changes the rules of all shards. A shard applies all changes between two packets.
+    /// Changes the rules of all shards. A shard applies all changes of a call between two packets.
     pub(crate) fn change_rules(&self, changes: &[RuleChange]) {
         let voids = Voids::of(changes);
         for slot in &self.slots {
@@ -327,8 +329,8 @@ impl ShardSlot {
         }
     }
 
-    /// Records packets that the reader did not analyze. If too many gaps are pending, a new gap is
-    /// merged into the last gap, if both have the same cause.
+    /// Records packets that the reader did not analyze. If [`GAPS_MAX`] gaps are pending, a new gap
+    /// is merged into the last gap if both have the same cause.
     pub(crate) fn miss(&self, gap: UnanalyzedGap) {
         let mut gaps = lock(&self.gaps);
         let is_full = gaps.len() >= GAPS_MAX;
@@ -440,8 +442,8 @@ mod tests {
         RuleChange::Add(Box::new(rule), None)
     }
 
-    /// On a silent link no shard applies changes. A rule is replaced 999 times, and at most 4
-    /// changes may be pending at any time.
+    /// On a silent link no shard applies changes. A rule is replaced 999 times, and after each time
+    /// at most 4 changes may be pending.
     #[test]
     fn changes_that_are_over_do_not_wait() {
         let mut config = RingConfig::new(16 << 20, 1, 1);
@@ -470,8 +472,8 @@ mod tests {
         assert_eq!((known, waiting()), (vec![(999, false)], 0));
     }
 
-    /// All rules are reloaded while an inserter has the shard: the inserter applies the new rules,
-    /// and another thread drops the old ones.
+    /// Thousands of rules are replaced while an inserter has the shard. [`ShardSlot::refresh`]
+    /// applies the new rules and drops no rule. [`ShardSlot::drop_gone`] drops the old rules.
     #[test]
     fn an_inserter_drops_no_rule() {
         const RULES: usize = 16_000;

@@ -1,8 +1,9 @@
 //! Trigger scripts and modules over flows, and the packets of a chunk that they match.
 //!
 //! A script may keep state. So the shard asks it about every packet once, in order, before the
-//! shard uses the chunk for anything else. The answers are stored as bits, one for each packet of
-//! the chunk. The answers depend only on the packets and their order, not on where chunks end.
+//! shard uses the chunk for anything else. While no hits are wanted, the shard asks only modules.
+//! The answers are stored as bits, one for each packet of the chunk. The answers depend only on the
+//! packets and their order, not on where chunks end.
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 

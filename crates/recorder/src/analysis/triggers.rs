@@ -58,8 +58,8 @@ pub(crate) struct Rule {
     /// Compiled if the rule may run without the rule set, or has parts that the rule set does not
     /// decide.
     pub(crate) prepared: PreparedFilter,
-    /// Number of packets that matched. The analyzer counts, any thread may read. The number is
-    /// ordered with no other access.
+    /// Number of matching packets that shards reported as hits while the rule was enabled. The
+    /// analyzer counts, any thread may read. The number is ordered with no other access.
     pub(crate) hits: Arc<AtomicU64>,
     pub(crate) is_enabled: bool,
 }

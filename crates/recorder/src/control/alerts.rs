@@ -25,7 +25,7 @@ pub struct AlertConfig {
     pub lines: AlertLines,
     /// Live: whether there are sources of alerts.
     pub are_expected: bool,
-    /// How long after its time an alert acts, at the earliest.
+    /// How long after its time an alert acts, at the earliest, unless the recording ends before.
     pub delay: Duration,
     /// Most captured bytes of a dump of an alert that names no IP packet. Half of the bytes are for
     /// packets before the alert.
@@ -92,7 +92,7 @@ pub enum AlertOutcome {
     /// No dump: the alert's time is far ahead of the clock or after the recording, or too many
     /// alerts wait.
     NotYet,
-    /// The alert names no packet and no recorded interface.
+    /// No dump: the alert names no IP packet, and names an interface that is not recorded.
     NoInterface,
     /// The alert's dump has no packet: the ring does not reach back to its time.
     AgedOut,

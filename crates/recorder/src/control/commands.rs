@@ -1,5 +1,5 @@
 //! Commands to a running recorder. Commands wait in a bounded queue for the analyzer, which
-//! processes them between two batches, and live also within a long batch. Stop and abort are flags
+//! processes them between batches (`analysis/analyzer/commands.rs`). Stop and abort are flags
 //! (`control/progress.rs`), because they concern all threads and are never refused.
 
 use std::sync::{

@@ -26,7 +26,7 @@ use crate::{
     timeline::{TriggerLog, peaks::PeakCache},
 };
 
-/// The shared state. The documentation of each part names the thread that writes.
+/// The shared state.
 #[derive(Debug)]
 pub(crate) struct RecorderShared {
     pub(crate) ring: Ring,

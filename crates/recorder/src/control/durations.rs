@@ -20,7 +20,7 @@ const STEPS: u64 = 1 << STEPS_LOG2;
 /// above.
 const COUNTERS: usize = ((64 - STEPS_LOG2 + 1) as usize) << STEPS_LOG2;
 
-/// A histogram of durations. One thread records, any thread may read.
+/// A histogram of durations. One thread at a time records, any thread may read.
 #[derive(Debug)]
 pub(crate) struct Durations {
     counts: [AtomicU64; COUNTERS],
@@ -38,10 +38,11 @@ impl Default for Durations {
 }
 
 impl Durations {
-    /// Records that `packets` packets took `ns` each. Only one thread may call this.
+    /// Records that `packets` packets took `ns` each. Only one thread at a time may call this.
     pub(crate) fn record(&self, ns: u64, packets: u64) {
         let count = &self.counts[index(ns)];
-        // Relaxed: independent numbers. Only one thread writes, so no locked instruction is needed.
+        // Relaxed: independent numbers. Only one thread at a time writes, so no locked instruction
+        // is needed.
         count.store(count.load(Relaxed).saturating_add(packets), Relaxed);
         let sum_ns = self.sum_ns.load(Relaxed);
         let more_ns = ns.saturating_mul(packets);
@@ -140,9 +141,9 @@ impl ProcessingTimes {
     }
 }
 
-/// Processing times of the packets of one shard. One in eight bursts (or chunks of up to 64
-/// packets) is timed, and each of its packets counts with the mean time. A time is at most an
-/// eighth too large (R-Scope 2018, table 2).
+/// Processing times of the packets of one shard. One in eight chunks of up to 64 packets is timed,
+/// and each of its packets counts with the mean time. A time is at most an eighth too large
+/// (R-Scope 2018, table 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct ProcessingHistogram {
     /// Packets by [`Self::BELOW_NS`].

@@ -38,7 +38,7 @@ const KEPT: usize = 1024;
 const PATIENCE_LOOKS: u32 = 20;
 const PATIENCE_LOOK: Duration = Duration::from_micros(500);
 
-/// An event of a running recorder. Events are in the order in which they happened.
+/// An event of a running recorder. Events are in the order in which threads sent them.
 #[derive(Debug, Clone)]
 pub enum RecorderEvent {
     /// A hit started a dump.
@@ -498,8 +498,8 @@ mod tests {
         }
     }
 
-    /// The analyzer waits for the holding listener as long as the listener reads, and only once if
-    /// the listener does not read.
+    /// The analyzer waits for the holding listener while the listener reads. If the listener does
+    /// not read, the analyzer overwrites events, and notes where it waited in vain.
     #[test]
     fn the_analyzer_waits_for_who_writes_news_to_a_file() {
         let events = Events::new();

@@ -170,7 +170,7 @@ pub(crate) enum HitRefusal {
     /// The trigger packet cannot supply a variable.
     #[error("no dump: {0}")]
     Variable(#[from] FillError),
-    /// The message of a dump script.
+    /// The message of a dump script, or the error in the expression that a module returned.
     #[error("no dump: {0}")]
     Script(String),
 }

@@ -129,10 +129,10 @@ pub(crate) fn records_before(end: u64, info: &BucketInfo) -> u32 {
     u32::try_from(end.saturating_sub(info.first)).unwrap_or(u32::MAX)
 }
 
-/// The point at which an offline writer waits before it overwrites a bucket. The analyzer must have
-/// seen every record stored until now, and the dumper must have written what it needs. So what a
-/// trigger finds in the ring depends on the packets and on the ring's size, not on the scheduling
-/// of threads.
+/// The point at which an offline inserter waits, for example before it overwrites a bucket. The
+/// analyzer must have seen every record stored until now, and the dumper must have written what it
+/// needs. So what a trigger finds in the ring depends on the packets and on the ring's size, not on
+/// the scheduling of threads.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     state: Mutex<GateState>,
@@ -198,7 +198,7 @@ impl Gate {
 pub(crate) struct AnalyzerReading {
     pub(crate) analyzed: u64,
     pub(crate) lapped: u64,
-    /// Packets that were lapped, or unread at the stop, while there were rules.
+    /// Packets that were lapped, or unread at the stop, while rules might have matched them.
     pub(crate) unseen: u64,
     /// Dumps for which packets came too late: their verdicts do not report these packets.
     pub(crate) outdated: u64,

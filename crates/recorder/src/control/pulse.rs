@@ -16,7 +16,7 @@ pub(crate) struct ThreadPulse(Arc<AtomicU64>);
 
 impl ThreadPulse {
     /// Counts a turn: once a round of the loop, once a bucket, or once a chunk of packets (scripts
-    /// may be slow), but never once a packet.
+    /// may be slow).
     pub(crate) fn beat(&self) {
         // Relaxed: only the number is shared.
         self.0.fetch_add(1, Relaxed);

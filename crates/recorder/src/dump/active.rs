@@ -80,8 +80,8 @@ pub(super) struct ActiveDump {
     pub(super) is_changed: bool,
     /// Later fragments whose first fragment has not arrived yet.
     pub(super) kept: KeptFragments,
-    /// Packets of the window that were overwritten before they were written, also before the dump
-    /// was opened.
+    /// Packets of the window that were overwritten, or dropped for lack of room, before the sink
+    /// got them, also before the dump was opened.
     pub(super) lost: Evicted,
     /// Whether packets of the window were overwritten before the dump was opened.
     pub(super) is_start_lost: bool,
@@ -459,7 +459,8 @@ impl ActiveDump {
         self.order.window.is_full(packets, bytes)
     }
 
-    /// The dump is full: drops all waiting packets, and forgets losses after `end_ns`.
+    /// The dump is full: drops all waiting packets, and forgets the lost packets if all of these
+    /// are known to be after `end_ns`.
     pub(super) fn end_early(&mut self, end_ns: i64) {
         self.end_ns = end_ns;
         let lost = &mut self.lost;

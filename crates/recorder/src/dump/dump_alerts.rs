@@ -1,7 +1,8 @@
 //! The alerts of a dump: the frame that each alert is about, and whether the dump has that frame.
 //!
 //! If an alert arrives before the dump writes the alert's frame, the dump marks the frame in the
-//! file. The sidecar lists all alerts, with the number of each frame in the file.
+//! file. The sidecar lists the first 1,000 alerts by stamp, with the number of each frame in the
+//! file if the number is known.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -80,7 +81,8 @@ pub(crate) struct AlertEntry {
     #[serde(flatten, serialize_with = "shared")]
     identity: Arc<AlertIdentity>,
     /// Whether the alert's frame is in the dump. `None`: the alert is about no frame on the wire,
-    /// or the dump no longer knew all stamps when the alert arrived.
+    /// the dump no longer knew all stamps when the alert arrived, or the frame may not have been
+    /// written because the dump failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) frame: Option<bool>,
     /// The number of the alert's frame in the file, from 1, if the number is known.

@@ -485,8 +485,8 @@ fn holds_much(views: &mut HashMap<BucketRef, Weak<BucketView>>, held_max: usize)
     }
 }
 
-/// The pause between two rounds while dumps are open. It is short compared with the 100 ms that a
-/// first packet may take, and long compared with the microseconds of an idle round.
+/// The longest pause between two rounds while dumps are open. It is short compared with the 100 ms
+/// that a first packet may take, and long compared with the microseconds of an idle round.
 const DUMPER_WAIT: Duration = Duration::from_millis(5);
 /// The longest wait while the dumper only waits for the end of compression.
 const COMPRESSING_WAIT: Duration = Duration::from_millis(100);

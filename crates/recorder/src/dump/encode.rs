@@ -56,7 +56,7 @@ impl DumpFormat {
 pub(crate) struct InterfaceTotals {
     /// Start of the recording, ns since the epoch.
     pub(crate) start_ns: i64,
-    /// End of the window, ns since the epoch.
+    /// When the dump's window was closed, ns since the epoch.
     pub(crate) end_ns: i64,
     /// Packets since the start that reached the engine.
     pub(crate) received: Option<u64>,

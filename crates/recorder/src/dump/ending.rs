@@ -36,7 +36,7 @@ pub(super) struct DumpEnding {
 /// State of a dump between the end of its packets and the end of its sink's work.
 #[derive(Debug, Default)]
 pub(super) struct Completion {
-    /// The dump's sidecar could not be written, and is tried again.
+    /// The dump's sidecar could not be written. Live, writing it is tried again.
     pub(super) lacks_sidecar: bool,
     /// Time of the first sidecar, RFC 3339; `None` before that, and in reproducible runs.
     pub(super) created: Option<String>,

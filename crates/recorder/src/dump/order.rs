@@ -50,7 +50,8 @@ pub(crate) enum DumperMessage {
     },
 }
 
-/// Number of messages in the queue of the dumper. Further messages wait in the analyzer.
+/// Maximum number of messages in the queue of the dumper. Live, further messages wait in the
+/// analyzer.
 const BEHIND_MAX: usize = 1024;
 
 /// The analyzer's end of the queue to the dumper. A live analyzer never waits for a dumper that a

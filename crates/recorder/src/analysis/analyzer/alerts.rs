@@ -1,5 +1,5 @@
-//! Alerts of an IDS. The analyzer acts on each alert at its time: packet time from files, ring time
-//! live.
+//! Alerts of an IDS. The analyzer acts on each alert at its time plus a configured delay: in packet
+//! time from files, in ring time live.
 
 use std::{
     collections::BTreeMap,
@@ -104,8 +104,8 @@ impl Core {
         }
     }
 
-    /// The recording ends: acts on alerts that wait only for their delay. Live, refuses alerts
-    /// whose time is ahead of the clock.
+    /// The recording ends: acts on the alerts that still wait. Live, refuses alerts whose time is
+    /// ahead of the clock.
     pub(super) fn end_alerts(&mut self) {
         let now_ns = match self.live {
             true => self.common.clock.now().ring_ns,

@@ -134,12 +134,13 @@ pub(super) struct UnseenPackets {
     pub(super) told_ns: Option<i64>,
     /// Time ranges of the packets, by producer.
     gaps: LossLog,
-    /// The time of the last batch of each producer, ns.
+    /// By producer: a lower bound of the packet times of the last batch, ns.
     last_ns: Vec<i64>,
 }
 
 impl UnseenPackets {
-    /// A batch of a producer begins at `time_ns`; `lost` packets before the batch were overwritten.
+    /// The packets of a producer's next batch are not older than `time_ns`. Rules did not see
+    /// `lost` packets before the batch.
     pub(super) fn batch(&mut self, producer: usize, time_ns: i64, lost: u64) {
         if producer >= self.last_ns.len() {
             self.last_ns.resize(producer + 1, i64::MIN);

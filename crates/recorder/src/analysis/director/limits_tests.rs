@@ -193,7 +193,7 @@ fn a_key_is_held_off_behind_its_window() {
     run.feed(hit(1060 * S, 0, 8));
     run.end();
     let times: Vec<i64> = run.opened.iter().map(|(ns, ..)| ns / S).collect();
-    // Each window lasts 5 s; then the hold-off lasts 20 s.
+    // Each window ends 5 s after its hit; then the hold-off lasts 20 s.
     assert_eq!(times, [1000, 1026, 1052, 1060]);
     let suppressed = run.director.counts.suppressed;
     assert_eq!(suppressed.of(Reason::Open), 3 * 5);
@@ -341,7 +341,7 @@ fn alerts_write_no_more_than_their_bytes_of_an_hour() {
 }
 
 /// The limits of bytes and of dumps per minute never refuse a manual dump, but its bytes are no
-/// longer available to rules and alerts.
+/// longer available to alerts.
 #[test]
 fn bytes_by_hand_count() {
     let limits = SharedLimits {
@@ -496,8 +496,8 @@ fn a_rule_has_limits_of_its_own() {
         run.feed(limited((1000 + second) * S, 0, 7, held_off));
         run.feed(limited((1000 + second) * S, 1, 7, none));
     }
-    // Each window lasts 5 s. Rule 0 is held off for another 20 s, so it starts a dump every 26 s;
-    // rule 1 starts a dump every 6 s.
+    // Each window ends 5 s after its hit. Rule 0 is held off for another 20 s, so it starts a dump
+    // every 26 s; rule 1 starts a dump every 6 s.
     assert_eq!(own(&run), (2, 5));
 }
 

@@ -170,8 +170,8 @@ fn a_command_that_takes_too_long_is_ended_with_its_group() {
     }
 }
 
-/// A command that has ended is reaped only after its group is ended: until then no other process
-/// can have its number.
+/// Waiting for a command does not reap the command. Until it is reaped, no other process can have
+/// its number, so its group can be ended safely.
 #[test]
 fn a_leader_that_has_ended_is_there_until_it_is_reaped() {
     let mut child = Command::new("true").process_group(0).spawn().unwrap();
@@ -220,7 +220,7 @@ fn commands_hold_nobody_up() {
     drop(listener);
 }
 
-/// If a thread cannot get its identity, the recorder does not start.
+/// If a thread cannot get its identity, [`Post::start`] fails.
 #[test]
 fn without_its_identity_nothing_runs() {
     let config = PostConfig {
