@@ -241,8 +241,7 @@ impl Analyzer {
     }
 
     /// The inserters have ended: analyzes the remaining packets and closes every window. If a live
-    /// recording is stopped, the analyzer and each reader that it runs analyze packets for about 3
-    /// s at most.
+    /// recording is stopped, the analyzer and each reader that it runs take about 3 s at most.
     pub(crate) fn end(mut self, clip: Clip) {
         while self.step() {}
         if let Some(shared) = &self.shared {

@@ -46,8 +46,8 @@ enum NativeJob {
 
 // Relaxed: no other access is ordered with these atomics.
 impl NativeCode {
-    /// Starts no thread. Until [`Self::start`], the first [`AT_START_MAX`] submitted programs are
-    /// compiled in the caller's thread.
+    /// Starts no thread. Until [`Self::start`], submitted programs are compiled in the caller's
+    /// thread, as long as they cost no more than [`AT_START_MAX`] single programs.
     pub(crate) fn new() -> Self {
         Self {
             compiler: OnceLock::new(),

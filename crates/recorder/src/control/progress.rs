@@ -319,8 +319,8 @@ pub(crate) struct StopControl {
 }
 
 impl StopControl {
-    /// Stops the recording at the end of the files, or because a thread panicked. Starts no time
-    /// limit for work that takes minutes ([`Self::is_urgent`]).
+    /// Stops the recording, for example at the end of the files, or because a thread panicked.
+    /// Starts no time limit for work that takes minutes ([`Self::is_urgent`]).
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
     }

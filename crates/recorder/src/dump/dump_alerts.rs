@@ -81,8 +81,8 @@ pub(crate) struct AlertEntry {
     #[serde(flatten, serialize_with = "shared")]
     identity: Arc<AlertIdentity>,
     /// Whether the alert's frame is in the dump. `None`: the alert is about no frame on the wire,
-    /// the dump no longer knew all stamps when the alert arrived, or the frame may not have been
-    /// written because the dump failed.
+    /// or it is unknown. The dump may have forgotten stamps of written packets, or may have failed
+    /// before it wrote the frame.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) frame: Option<bool>,
     /// The number of the alert's frame in the file, from 1, if the number is known.
