@@ -10,10 +10,11 @@
 //! All 96 candidate places of a flow are full only if somebody knows the hash secret. Then the flow
 //! in the first group that is due first is evicted.
 //!
-//! Entries of the queue are not deleted. An entry is valid if its stamp equals the stamp in its
-//! flow. An entry that is extracted before its flow is due is inserted again. A flow whose due time
-//! becomes earlier gets another entry, unless the queue has twice as many entries as the table may
-//! have flows.
+//! Entries of the queue are not deleted, unless [`FlowTable::remove`] finds more than three times
+//! as many entries as the table may have flows. An entry is valid if its stamp equals the stamp in
+//! its flow. An entry that is extracted before its flow is due is inserted again. A flow whose due
+//! time becomes earlier gets another entry, unless the queue has twice as many entries as the table
+//! may have flows.
 
 #[cfg(test)]
 mod tests;
@@ -244,6 +245,28 @@ impl<Q: Timers> FlowTable<Q> {
         if self.flow(slot).is_some() {
             self.counters.removed += 1;
             self.free(slot);
+            // Nothing else deletes entries of removed flows before their due time, and without
+            // time-outs nothing does before the table is full.
+            if self.queue.len() > 3 * self.flows_max {
+                self.delete_stale_entries();
+            }
+        }
+    }
+
+    /// Deletes the entries of the queue that are out of date.
+    #[cold]
+    fn delete_stale_entries(&mut self) {
+        let mut valid = Vec::with_capacity(self.len());
+        while let Some(entry) = self.queue.extract_early() {
+            if self.due_of(entry).is_some() {
+                valid.push((entry.stamp, entry.item));
+            }
+        }
+        // An entry of a removed flow may equal the entry of the flow that has its slot now.
+        valid.sort_unstable();
+        valid.dedup();
+        for (stamp, item) in valid {
+            self.queue.insert(TimerEntry { stamp, item });
         }
     }
 

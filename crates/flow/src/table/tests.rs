@@ -183,6 +183,30 @@ fn nothing_is_lost_when_flows_go_within_a_batch() {
     }
 }
 
+/// Flows begin and are removed at once, next to one flow that stays. The queue must stay bounded,
+/// also if all flows have the same due time, and must still end the flow that stays.
+#[test]
+fn entries_of_removed_flows_are_deleted() {
+    for step_ns in [0, 1000] {
+        let mut table: FlowTable = FlowTable::new(8, TimeOuts::default(), known(1));
+        table.update(&[packet(key(UDP, 0, 1), false, 0)], |_, _| {});
+        for number in 1..1000 {
+            let other = packet(key(UDP, number, 1), false, i64::from(number) * step_ns);
+            let mut slot = None;
+            table.update_each(&[other], |its, _| slot = Some(its), |_, _| {});
+            table.remove(slot.unwrap());
+            assert!(table.queue.len() <= 3 * 8 + 1, "{number}");
+        }
+        assert_eq!(table.len(), 1);
+        let mut ended = 0;
+        table.expire(24 * 3600 * SECOND, |_, end| {
+            assert_eq!(end, FlowEnd::TimeOut);
+            ended += 1;
+        });
+        assert_eq!(ended, 1);
+    }
+}
+
 #[test]
 fn a_full_table_gives_up_what_would_end_first() {
     let mut table = FlowTable::new(1000, TimeOuts::default(), known(1));
