@@ -87,7 +87,7 @@ impl Missing {
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Packets with these causes are not missing: the file has a changed copy of each.
-        let is_changed = matches!(self.cause, "restamped" | "snapped");
+        let is_changed = matches!(self.cause, "restamped" | "truncated");
         let missing = if is_changed { "" } else { " missing" };
         match (self.packets, self.at_most) {
             (Some(lost), _) => write!(f, "{}{missing}", packets(lost))?,
@@ -402,6 +402,17 @@ mod tests {
             let expected = (seconds.to_vec(), is_before, is_after);
             assert_eq!(span(first_ns, last_ns), expected, "{first_ns} to {last_ns}");
         }
+    }
+
+    #[test]
+    fn changed_packets_are_not_called_missing() {
+        let has_word = |cause| {
+            Missing::new(cause, 0, 1, Some(2))
+                .to_string()
+                .contains("missing")
+        };
+        assert!(["evicted", "fragments", "disk"].into_iter().all(has_word));
+        assert!(!["restamped", "truncated"].into_iter().any(has_word));
     }
 
     #[test]
