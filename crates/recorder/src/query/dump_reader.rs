@@ -89,6 +89,7 @@ struct DumpSource {
     /// By the number of an interface in the file: its number in the answer, and whether its packets
     /// may match.
     numbers: HashMap<u16, (u16, bool)>,
+    is_opened: bool,
     covers: bool,
     /// Number of packets that were compared with the query. A packet without an ID gets this count
     /// as its record number.
@@ -165,6 +166,7 @@ impl DumpReader {
             // The first pass counted no packet of this dump because of an error, so the second pass
             // does not read the dump.
             fault: it.fault.filter(|_| it.packets == 0),
+            is_opened: it.is_opened,
             ..DumpSource::new(it.dump, it.recording, it.part)
         };
         Self {
@@ -272,6 +274,7 @@ impl DumpReader {
                 let expression = &source.dump.expression;
                 self.open = (files + 1, memory + source.memory());
                 source.state = DumpSourceState::Open(Box::new(file), place);
+                source.is_opened = true;
                 let has_names = answer.matching.has_names() && !expression.trim().is_empty();
                 source.covers = !has_names && takes_all_of(expression, &answer.query);
             }
@@ -432,7 +435,7 @@ impl DumpReader {
             ..AnswerDumps::default()
         };
         for source in self.touched(to_ns) {
-            report.read += u64::from(source.dump.gone.is_none());
+            report.read += u64::from(source.is_opened);
             report.failed += u64::from(source.fault.is_some());
             report.packets += source.packets;
             if is_named && report.dumps.len() < TOLD_MAX {
@@ -453,6 +456,7 @@ impl DumpSource {
             last_ns: i64::MIN,
             piece_bytes: 0,
             numbers: HashMap::new(),
+            is_opened: false,
             covers: false,
             read: 0,
             packets: 0,
@@ -479,6 +483,7 @@ impl DumpSource {
     }
 
     fn answer(&self) -> DumpAnswer {
+        let has_claims = self.dump.claims.iter().any(|claims| !claims.is_empty());
         DumpAnswer {
             id: self.dump.id.clone(),
             files: self
@@ -490,7 +495,7 @@ impl DumpSource {
             from: self.dump.from.clone(),
             to: self.dump.to.clone(),
             packets: self.packets,
-            covers: self.covers && self.fault.is_none() && self.dump.claims.is_some(),
+            covers: self.covers && self.fault.is_none() && has_claims,
             is_of_this_recording: self.dump.claims.is_some(),
             error: self.fault.clone(),
         }

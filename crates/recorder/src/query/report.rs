@@ -70,8 +70,7 @@ pub struct QueryReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AnswerDumps {
-    /// Dumps that were needed and exist as they were written, including dumps that could not be
-    /// read.
+    /// Dumps that were needed and whose file was opened, including files that end with an error.
     pub read: u64,
     /// Dumps that are not completely in the answer: deleted, damaged, or unreadable.
     pub failed: u64,
@@ -105,7 +104,8 @@ pub struct DumpAnswer {
     /// the dumps counts the packet.
     pub packets: u64,
     /// The dump is of this recording, was read without an error, and its filter matches all packets
-    /// that the query asks for. The losses and limits in the dump's own verdict still apply.
+    /// that the query asks for, in at least one time range. The losses in the dump's own verdict
+    /// still apply.
     pub covers: bool,
     /// This recorder wrote the dump since its start. For dumps of other recordings the losses are
     /// unknown.

@@ -518,7 +518,25 @@ fn dumps_that_are_gone_or_damaged_are_named() {
             "{}",
             report.reasons()
         );
+        // Only a dump whose file was opened counts as read.
+        let dumps = report.dumps.unwrap();
+        assert_eq!((dumps.read, dumps.failed), (u64::from(!is_empty), 1));
     }
+}
+
+/// The verdict of the dump does not vouch for any stamp, for example because the dump reached its
+/// limit.
+#[test]
+fn a_dump_without_claims_covers_nothing() {
+    let mut past = Past::new();
+    past.fill(3000);
+    let window = (1000, 25_000);
+    let mut limited = dump("a", window, "", past.those(window));
+    limited.shelved.claims = Some(Vec::new());
+    past.shelve(vec![limited]);
+    let (report, packets) = past.ask(&named(1000, 8000));
+    assert!(!packets.is_empty());
+    assert!(!report.dumps.unwrap().dumps[0].covers);
 }
 
 #[test]

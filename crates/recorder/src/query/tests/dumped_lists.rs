@@ -243,7 +243,7 @@ fn too_many_dumps_of_one_time_are_told() {
     let dumps = report.dumps.as_ref().unwrap();
     // Memory limits the open dumps or, with few descriptors, the descriptors do.
     assert!((88..=536).contains(&dumps.failed), "{}", dumps.failed);
-    assert!(dumps.read == 600 && dumps.packets == 3, "{dumps:?}");
+    assert_eq!((dumps.read + dumps.failed, dumps.packets), (600, 3));
     let why = report.reasons();
     assert!(why.contains(&format!("{} ", dumps.failed)), "{why}");
 }
