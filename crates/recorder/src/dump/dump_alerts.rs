@@ -34,6 +34,9 @@ use crate::{
 /// Most written packets that one dump remembers, for alerts that arrive later. All dumps of a live
 /// recorder also share a limit of bytes, [`KeptBytes`].
 const WRITTEN_MAX: usize = 1 << 20;
+/// Most alerts of one dump that are compared with its packets. Further alerts are only counted. An
+/// alert takes about 1 KiB.
+const TRACKED_MAX: usize = 4096;
 /// Most alerts that a sidecar lists.
 const LISTED_MAX: usize = 1000;
 
@@ -42,8 +45,10 @@ const LISTED_MAX: usize = 1000;
 pub(super) struct DumpAlerts {
     /// The alert that opened the dump.
     first: Option<Arc<Alert>>,
-    /// All alerts, by stamp, µs, and then in the order of arrival.
+    /// The first [`TRACKED_MAX`] alerts, by stamp, µs, and then in the order of arrival.
     alerts: BTreeMap<(i64, usize), TrackedAlert>,
+    /// Number of further alerts.
+    untracked: u64,
     /// The newest written packets.
     written: VecDeque<WrittenPacket>,
     /// Number of written packets that are no longer remembered, and their latest ring time, ns.
@@ -95,6 +100,7 @@ impl DumpAlerts {
         let mut alerted = Self {
             first: first.cloned(),
             alerts: BTreeMap::new(),
+            untracked: 0,
             written: VecDeque::new(),
             forgotten: (0, i64::MIN),
             bytes: bytes.clone(),
@@ -109,6 +115,10 @@ impl DumpAlerts {
 
     /// Adds an alert. `unread`: only records from this number on are marked.
     pub(super) fn add(&mut self, alert: Arc<Alert>, unread: u64) {
+        if self.alerts.len() >= TRACKED_MAX {
+            self.untracked += 1;
+            return;
+        }
         let key = (micros(alert.time_ns), self.alerts.len());
         let known = TrackedAlert {
             alert,
@@ -210,6 +220,15 @@ impl DumpAlerts {
         ))
     }
 
+    fn note_untracked(&self) -> Option<String> {
+        (self.untracked > 0).then(|| {
+            format!(
+                "it has {} more alerts, which were not compared with its packets",
+                self.untracked
+            )
+        })
+    }
+
     /// Counts the alerts of a finished dump by result, and forgets them: compression may take long.
     /// Returns news about alerts for which the dump has no packet. `is_whole`: all packets that the
     /// dump got are in its files.
@@ -221,6 +240,9 @@ impl DumpAlerts {
     ) -> Vec<AlertNews> {
         let add = |count: &AtomicU64| _ = count.fetch_add(1, Relaxed);
         let mut news = Vec::new();
+        if let Some((outcome, _)) = &self.unmatched {
+            (0..self.untracked).for_each(|_| counters.add(*outcome));
+        }
         for known in std::mem::take(&mut self.alerts).into_values() {
             if let Some(start_ns) = known.alert.start_ns {
                 add(&counters.with_start);
@@ -273,6 +295,7 @@ impl ActiveDump {
         self.alerted.number();
         if self.taken.packets > 0 {
             report.notes.extend(self.alerted.note());
+            report.notes.extend(self.alerted.note_untracked());
             return;
         }
         let gone_ns = self.lost.last_ns.max(self.lost.unknown_before_ns);
@@ -377,6 +400,25 @@ mod tests {
         let expected = [found(2), found(3), found(4), (Some(false), None)];
         assert_eq!(frames(&mut alerted), expected);
         assert!(alerted.note().unwrap().contains("is not in it"));
+    }
+
+    /// A flood of alerts joins one dump. The dump must keep a bounded number of alerts, and count
+    /// all alerts if it has no packet.
+    #[test]
+    fn alerts_of_one_dump_are_bounded() {
+        let mut alerted = DumpAlerts::new(Some(&alert(0, false)), &KeptBytes::new(true));
+        let joined = alert(MS, false);
+        for _ in 0..TRACKED_MAX + 9 {
+            alerted.add(Arc::clone(&joined), 0);
+        }
+        assert_eq!(alerted.alerts.len(), TRACKED_MAX);
+        assert!(alerted.note_untracked().unwrap().contains(" 10 "));
+        let counters = AlertCounters::default();
+        alerted.unmatched = Some((AlertOutcome::AgedOut, String::new()));
+        let news = alerted.count(&counters, 1, true);
+        assert_eq!(news.len(), TRACKED_MAX);
+        let all = TRACKED_MAX as u64 + 10;
+        assert_eq!(counters.counts().of(AlertOutcome::AgedOut), all);
     }
 
     /// Three dumps get more packets than one dump may remember. Each dump must remember only its

@@ -54,10 +54,14 @@ pub(crate) enum DumperMessage {
 /// analyzer.
 const BEHIND_MAX: usize = 1024;
 
+/// If this number of messages waits in the analyzer, no more alerts are added. An alert takes about
+/// 1 KiB.
+const UNSENT_ALERTS_MAX: usize = 16_384;
+
 /// The analyzer's end of the queue to the dumper. A live analyzer never waits for a dumper that a
 /// disk delays: messages without room in the queue wait here. The limits on open dumps bound the
 /// orders among them, because a dump whose order waits here is not finished: at most two orders for
-/// each dump.
+/// each dump. [`UNSENT_ALERTS_MAX`] bounds the alerts.
 #[derive(Debug)]
 pub(crate) struct DumperMessages {
     queue: SyncSender<DumperMessage>,
@@ -87,6 +91,12 @@ impl DumperMessages {
         } else {
             let _ = self.queue.send(message);
         }
+    }
+
+    /// Whether an alert that joins a dump may be sent. Live, the limits on open dumps do not bound
+    /// such alerts.
+    pub(crate) fn has_room_for_alert(&self) -> bool {
+        self.unsent.len() < UNSENT_ALERTS_MAX
     }
 
     /// Sends waiting messages, as far as the queue has room.

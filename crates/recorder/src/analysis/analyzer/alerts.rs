@@ -166,6 +166,11 @@ impl Core {
         self.execute();
         let (outcome, dump, why) = match acted {
             Ok((id, false)) => (AlertOutcome::Dump, Some(id), odd.map(str::to_owned)),
+            Ok((id, true)) if !self.parts.messages.has_room_for_alert() => {
+                let why =
+                    "the dump does not look for its frame: too many messages wait for the dumper";
+                (AlertOutcome::Joined, Some(id), Some(why.to_owned()))
+            }
             Ok((id, true)) => {
                 self.send(DumperMessage::Alert {
                     id,
