@@ -101,15 +101,15 @@ fn last_of(index: usize) -> u64 {
     first + ((1 << shift) - 1)
 }
 
-/// The processing times of packets. Only one in [`SAMPLING`] calls of [`Self::time`] is timed,
-/// because reading the clock takes as long as analyzing one or two packets.
+/// The processing times of packets. Only one in [`SAMPLING`] calls of [`Self::time`] that analyze
+/// packets is timed, because reading the clock takes as long as analyzing one or two packets.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessingTimes {
     durations: Durations,
     turn: AtomicU64,
 }
 
-/// One in this number of calls of [`ProcessingTimes::time`] is timed.
+/// One in this number of calls of [`ProcessingTimes::time`] that analyze packets is timed.
 const SAMPLING: u64 = 8;
 
 impl ProcessingTimes {
@@ -118,17 +118,19 @@ impl ProcessingTimes {
     pub(crate) fn time(&self, clock: &RingClock, look: impl FnOnce() -> usize) -> usize {
         // Relaxed: only this thread uses the number.
         let turn = self.turn.load(Relaxed);
+        let start_ns = turn.is_multiple_of(SAMPLING).then(|| clock.mono_ns());
+        let packets = look();
+        if packets == 0 {
+            // Idle calls must not use up the turns that are timed.
+            return 0;
+        }
         self.turn.store(turn.wrapping_add(1), Relaxed);
-        if !turn.is_multiple_of(SAMPLING) {
-            return look();
+        if let Some(start_ns) = start_ns {
+            let took_ns = clock.mono_ns().saturating_sub(start_ns).unsigned_abs();
+            self.durations
+                .record(took_ns / packets as u64, packets as u64);
         }
-        let start_ns = clock.mono_ns();
-        let packets = look() as u64;
-        let took_ns = clock.mono_ns().saturating_sub(start_ns);
-        if let Some(each_ns) = took_ns.unsigned_abs().checked_div(packets) {
-            self.durations.record(each_ns, packets);
-        }
-        usize::try_from(packets).unwrap_or(usize::MAX)
+        packets
     }
 
     /// The distribution recorded until now.
@@ -217,7 +219,10 @@ impl AgeHistogram {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::SystemClock;
 
     const PARTS: [f64; 7] = [0.0, 0.001, 0.5, 0.9, 0.99, 0.9999, 1.0];
 
@@ -280,6 +285,18 @@ mod tests {
         durations.record(100, u64::MAX);
         durations.record(100, u64::MAX);
         assert!(durations.quantile(0.5).unwrap() < 113, "no count wraps");
+    }
+
+    /// A thread that is idle seven times between two bursts must still time one in eight bursts.
+    #[test]
+    fn idle_calls_use_up_no_turn() {
+        let times = ProcessingTimes::default();
+        let clock = RingClock::new(Arc::new(SystemClock));
+        for _ in 0..16 {
+            (0..7).for_each(|_| _ = times.time(&clock, || 0));
+            assert_eq!(times.time(&clock, || 10), 10);
+        }
+        assert_eq!(times.histogram().packets.iter().sum::<u64>(), 20);
     }
 
     #[test]
