@@ -71,6 +71,14 @@ impl LastPackets {
             begin: end,
         });
         let begin = NewestStart { begin_ns, begin };
+        // Before the push, because an entry more would double the memory of the queue.
+        if self.begins.len() == BEGINS_MAX {
+            let mut number = 0_u8;
+            self.begins.retain(|_| {
+                number ^= 1;
+                number == 1
+            });
+        }
         self.begins.push_back((begin, self.packets, self.bytes));
         self.packets += 1;
         self.bytes += u64::from(packet.captured);
@@ -78,13 +86,6 @@ impl LastPackets {
             self.packets - *packets > self.limits.0 || self.bytes - *bytes > self.limits.1
         };
         while self.begins.pop_front_if(is_too_much).is_some() {}
-        if self.begins.len() > BEGINS_MAX {
-            let mut number = 0_u8;
-            self.begins.retain(|_| {
-                number ^= 1;
-                number == 1
-            });
-        }
     }
 
     /// Where the newest packets begin. `None`: with the first packet of the whole answer.
@@ -232,5 +233,44 @@ impl<W: io::Write> AnswerReading<'_, W> {
             newest: last.and_then(|last| last.begin()),
             ..Self::new(answer, stream)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use retroscope_ring::Packet;
+
+    use super::*;
+    use crate::query::merge::{AnswerMerge, PacketBatch};
+
+    /// An answer with more packets than places are kept. The queue of places must not grow beyond
+    /// its bound, also not while it is thinned out.
+    #[test]
+    fn places_take_bounded_memory() {
+        let packet = Packet {
+            time_ns: 0,
+            wire_len: 60,
+            interface: 0,
+            direction: 0,
+            tag_restored: false,
+            shard: 0,
+            data: &[0; 60],
+        };
+        let mut piece = PacketBatch::default();
+        piece.push(&packet, (0, 0, 0), 0, (60, 60));
+        let mut merge = AnswerMerge::new(1, 2 << 20);
+        merge.add(piece);
+        let next = merge.next(None, |_| PacketBatch::default());
+        let mut packet = next.unwrap().0.clone();
+        let mut last = LastPackets {
+            limits: (u64::MAX, u64::MAX),
+            ..LastPackets::default()
+        };
+        for record in 0..2 * BEGINS_MAX as u64 {
+            packet.record = record;
+            last.push(&packet);
+            assert!(last.begins.capacity() <= BEGINS_MAX);
+        }
+        assert!(last.begin().is_none(), "all packets are within the limits");
     }
 }
