@@ -303,7 +303,7 @@ impl Shedding {
             }
             self.shedder.end_hand_overs();
             notice = Some(format!(
-                "flows are shed when they have come, because their packets cannot be dropped before: {error}"
+                "flows are shed only after their packets arrive, because the engine failed to drop the packets earlier: {error}"
             ));
         }
         // After the other calls, which may include drops of flows that have become exempt since.

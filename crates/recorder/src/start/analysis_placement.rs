@@ -80,22 +80,23 @@ pub(crate) fn choose(
 ) -> Result<(AnalysisPlacement, usize, Option<String>), String> {
     let one = (AnalysisPlacement::Analyzer, 1, None);
     let only_one = |why: &str| {
-        let notice = format!("analyzers: one thread looks at all packets: {why}");
+        let notice = format!("analyzers: one thread analyzes all packets: {why}");
         (AnalysisPlacement::Analyzer, 1, Some(notice))
     };
     let readers = |placement, asked: usize| match asked.min(it.readers) {
-        0 | 1 => only_one("there is no room for more readers in a --ring of this size"),
+        0 | 1 => only_one("a --ring of this size has no room for more readers"),
         readers if readers < asked => {
             let notice = format!(
-                "analyzers: {readers} threads look at packets: there is no room for more readers in a --ring of this size"
+                "analyzers: {readers} threads analyze packets: a --ring of this size has no room for more readers"
             );
             (placement, readers, Some(notice))
         }
         readers => (placement, readers, None),
     };
-    let script = "a script wants to see all packets in order (partition = 'flow' or 'host' in its file says that it does not)";
-    let flows = "flows are counted, and told in the order in which they end";
-    let modules = "modules see all packets of files in order";
+    let script =
+        "a script needs all packets in order (unless its file sets partition = 'flow' or 'host')";
+    let flows = "flows are reported in the order in which they end";
+    let modules = "modules need all packets of the files in order";
     if it.offline {
         // Hits are turned into dump expressions in the order of packets, whichever thread finds the
         // hits.
@@ -119,17 +120,17 @@ pub(crate) fn choose(
     let why_not = match least {
         _ if it.queues == 1 => None,
         Some(Partition::None) => Some(script),
-        Some(Partition::Host) => {
-            Some("a script wants all packets of a pair of addresses, which come by several queues")
-        }
+        Some(Partition::Host) => Some(
+            "a script needs all packets of a pair of addresses, but they arrive at several queues",
+        ),
         Some(Partition::Flow) if !it.flows_together => {
-            Some("a script wants all packets of a flow, which come by several queues")
+            Some("a script needs all packets of a flow, but they arrive at several queues")
         }
-        None if it.learns && !it.flows_together => {
-            Some("a dump expression asks for flows, whose fragments come by several queues")
-        }
+        None if it.learns && !it.flows_together => Some(
+            "a dump expression selects flows, but the fragments of a flow arrive at several queues",
+        ),
         _ if it.flows && !it.flows_together => {
-            Some("flows are counted, whose packets come by several queues")
+            Some("flows are counted, but the packets of a flow arrive at several queues")
         }
         Some(Partition::Flow) | None => None,
     };

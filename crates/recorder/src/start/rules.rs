@@ -326,7 +326,7 @@ impl RuleBook {
     pub(super) fn template(&self, text: &str) -> Result<Arc<Template>, CommandError> {
         let template = self.compile(text)?;
         if self.are_flows_apart && asks_for_flows(&template) {
-            let why = "the dump expression asks for flows, whose fragments come by several queues that several threads look at: start the recorder with analyzers 1, or with a rule that asks for flows";
+            let why = "the dump expression selects flows, but several threads analyze the queues at which the fragments of a flow arrive: start the recorder with analyzers = 1, or with a rule whose dump expression selects flows";
             return Err(CommandError::Refused(why.to_owned()));
         }
         Ok(template)
