@@ -102,15 +102,17 @@ pub(crate) async fn put(
             RuleBody::from(before.clone()).definition() == wanted.clone().definition()
         };
         // A rule that is sent back unchanged keeps the name of the client that requested it.
-        let request = match before.filter(is_same) {
-            Some(before) => before.request,
+        let request = match before.as_ref().filter(|before| is_same(before)) {
+            Some(before) => before.request.clone(),
             None => request,
         };
         let rule = (wanted.filter()?, &request);
         let condition = condition.of_rule();
         let (made, existed) = handle.put_rule(&name, rule, wanted.enabled, condition)?;
-        let change = caller.change(Action::PutRule).of(&name);
-        handle.tell_change(change.with(rule.0));
+        if before.is_none_or(|before| before.version() != made.version()) {
+            let change = caller.change(Action::PutRule).of(&name);
+            handle.tell_change(change.with(rule.0));
+        }
         let status = if existed {
             StatusCode::OK
         } else {

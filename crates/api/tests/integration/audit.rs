@@ -106,10 +106,12 @@ fn changes_are_events_with_the_caller() {
     }
 }
 
-/// A refused request makes no `changed` event.
+/// A refused request makes no `changed` event, and neither does a rule that is sent back unchanged.
 #[test]
 fn requests_that_change_nothing_are_no_changes() {
     let served = Served::new();
+    let rule = request("PUT", "/v1/rules/same").json(&json!({ "expression": "udp port 9" }));
+    served.ask_unix(&rule).done(201);
     let mut listener = served.handle.subscribe(None);
     for (method, path, body) in [
         ("DELETE", "/v1/rules/none", Value::Null),
@@ -124,6 +126,10 @@ fn requests_that_change_nothing_are_no_changes() {
         };
         assert!(served.ask_unix(&request).status >= 400, "{path}");
     }
+    served.ask_unix(&rule).done(200);
+    let same = request("GET", "/v1/rules/same").token(served.token("admin"));
+    let back = request("PUT", "/v1/rules/same").json(&served.ask(&same).done(200));
+    served.ask(&back.token(served.token("admin"))).done(200);
     served.handle.tell_notice("behind".to_owned());
     loop {
         match EventBody::of(&listener.take(DEADLINE).unwrap()) {
