@@ -112,7 +112,7 @@ pub(super) fn run(
     }
     drop(stdin);
     // A child that has closed its output may still run.
-    while Instant::now() < deadline && !is_cancelled() {
+    loop {
         if let Some(status) = child.0.try_wait()? {
             return Ok(ChildOutput {
                 status,
@@ -121,8 +121,13 @@ pub(super) fn run(
             });
         }
         wait_for([Some((end.as_fd(), PollFlags::IN))], deadline)?;
+        if Instant::now() >= deadline {
+            return Err(ChildError::Time(limits.time));
+        }
+        if is_cancelled() {
+            return Err(ChildError::Cancelled);
+        }
     }
-    Err(ChildError::Time(limits.time))
 }
 
 fn not_blocking(pipe: Option<impl AsFd>) -> io::Result<()> {
@@ -233,6 +238,15 @@ mod tests {
         let refused = run(&mut shell(&errors), &[], LIMITS, &|| false);
         assert!(matches!(refused, Err(ChildError::Output(_))), "{refused:?}");
         let refused = run(&mut shell("while :; do :; done"), &[], LIMITS, &|| true);
+        assert!(matches!(refused, Err(ChildError::Cancelled)), "{refused:?}");
+        // The client leaves after the child has closed its output.
+        let directory = tempfile::tempdir().unwrap();
+        let closed = directory.path().join("closed");
+        let script = format!(
+            "exec >&- 2>&-; : >{}; while :; do :; done",
+            closed.display()
+        );
+        let refused = run(&mut shell(&script), &[], LIMITS, &|| closed.exists());
         assert!(matches!(refused, Err(ChildError::Cancelled)), "{refused:?}");
     }
 }
