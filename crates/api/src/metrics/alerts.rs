@@ -40,7 +40,7 @@ pub(super) fn alerts(exposition: &mut Exposition, status: &RecorderStatus) {
     }
     let mut family = exposition.counter(
         "retroscope_alert_flow_starts",
-        "Alerts in finished dumps that report the start of their flow, by whether the dump has the flow's first packet.",
+        "Alerts in finished dumps that report the start of their flow, by whether the dump has a packet from that start or earlier.",
     );
     let missing = alerts.with_start.saturating_sub(alerts.found_start);
     for (found, count) in [("yes", alerts.found_start), ("no", missing)] {
