@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_api::client::{ApiRequest, Client};
+use retroscope_api::client::{ApiAnswer, ApiRequest, Client, ClientError};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     flag,
@@ -23,7 +23,7 @@ use super::{
     view::{Sample, view},
 };
 use crate::{
-    commands::remote::ask,
+    commands::remote::{ask, printable},
     failure::{self, Failure, put, put_json},
     terminal::{self, ScreenLine, Terminal},
 };
@@ -74,14 +74,24 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
 /// Requests everything that the screen shows.
 fn sample(client: &Client) -> Result<Sample, Failure> {
     let status = ask(client, ApiRequest::get("/v1/status"))?;
-    // A token that sees only part of the packets may not see the rules.
-    let rules = ask(client, ApiRequest::get("/v1/rules")).ok();
+    let rules = client.send(ApiRequest::get("/v1/rules"));
+    let rules = rules.and_then(ApiAnswer::json).map_err(no_rules);
     let taken = Instant::now();
     Ok(Sample {
         status,
         rules,
         taken,
     })
+}
+
+/// Why there are no rules. A token that sees only part of the packets may not see the rules.
+fn no_rules(error: ClientError) -> String {
+    match error {
+        ClientError::Refused {
+            status: 401 | 403, ..
+        } => "not permitted for this token".to_owned(),
+        error => format!("unknown: {}", printable(&error.to_string())),
+    }
 }
 
 fn text(lines: &[ScreenLine]) -> String {
@@ -176,5 +186,25 @@ fn keep_asking(client: &Client, telling: &SyncSender<Result<Sample, Failure>>) {
         if telling.send(sample(client)).is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_refused_token_is_called_not_permitted() {
+        let of_token = |status| {
+            no_rules(ClientError::Refused {
+                status,
+                kind: String::new(),
+                is_as_requested: false,
+                detail: "busy".to_owned(),
+            })
+            .contains("not permitted")
+        };
+        assert!(of_token(401) && of_token(403));
+        assert!(!of_token(429) && !of_token(503));
     }
 }

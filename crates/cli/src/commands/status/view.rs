@@ -15,9 +15,8 @@ use crate::{
 pub(super) struct Sample {
     /// Answer of `GET /v1/status`.
     pub(super) status: Value,
-    /// Answer of `GET /v1/rules`. `None`: an error, for example because the token may not see
-    /// rules.
-    pub(super) rules: Option<Value>,
+    /// Answer of `GET /v1/rules`, or the reason why there is none.
+    pub(super) rules: Result<Value, String>,
     pub(super) taken: Instant,
 }
 
@@ -52,13 +51,9 @@ pub(super) fn view(
     told.dumps();
     told.alerts();
     told.sources();
-    let rules = now.rules.as_ref();
-    match rules {
-        Some(rules) => told.rules(rules, before.and_then(|before| before.rules.as_ref())),
-        None => told.line(
-            LineStyle::Plain,
-            "rules     not permitted for this token".to_owned(),
-        ),
+    match &now.rules {
+        Ok(rules) => told.rules(rules, before.and_then(|it| it.rules.as_ref().ok())),
+        Err(why) => told.line(LineStyle::Plain, format!("rules     {why}")),
     }
     told.pins();
     if trouble.is_none() && height == usize::MAX {

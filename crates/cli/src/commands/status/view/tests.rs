@@ -24,7 +24,7 @@ fn sample(status: Value, hits: u64, taken: Instant) -> Sample {
     ] });
     Sample {
         status,
-        rules: Some(rules),
+        rules: Ok(rules),
         taken,
     }
 }
@@ -76,7 +76,7 @@ fn a_small_terminal_cuts_and_text_has_no_rates() {
 #[test]
 fn who_does_not_answer_is_told_above_what_it_told_before() {
     let mut now = sample(status(1, 0), 0, Instant::now());
-    now.rules = None;
+    now.rules = Err("not permitted for this token".to_owned());
     let lines = view("tap", &now, None, Some("tap: refused"), (100, 50));
     assert_eq!(
         (lines[0].text.as_str(), lines[0].look),
