@@ -26,7 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_filter::{Filter, FilterError, LinkContext};
+use retroscope_filter::{Filter, FilterError, FilterProblem, LinkContext};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::CaptureReader;
 
@@ -153,12 +153,19 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
 /// summary contains the error; if the input is damaged there, a count of 0 is written.
 fn search_input(
     input: File,
-    filter: Filter,
+    mut filter: Filter,
     output: MatchOutput,
 ) -> Result<SearchSummary, SearchError> {
     match CaptureReader::new(input) {
         Ok(mut reader) => search::search(&mut reader, filter, output),
         Err(error) => {
+            // The link type is unknown, so only errors that are the same for all of them count.
+            let context = program::context_alone(&filter, None);
+            if let Err(error) = filter.prepare(context)
+                && matches!(error.problem(), FilterProblem::Syntax)
+            {
+                return Err(SearchError::Refused(error));
+            }
             if error.is_damage() {
                 output.finish()?;
             }
