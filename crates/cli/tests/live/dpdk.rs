@@ -56,15 +56,12 @@ fn no_thread_of_dpdk_keeps_anything() {
     let device = "dpdk:net_af_packet0,iface=v1";
     let rest = "--ring 64MiB --future 10ms --single --trigger";
     for eal in [
-        "--set",
         "eal-args=",
-        "--set",
         "eal-args=--no-huge",
-        "--set",
         "eal-args=--no-huge --legacy-mem",
     ] {
         let arguments = [
-            &["-i", device, eal],
+            &["-i", device, "--set", eal],
             &rest.split(' ').collect::<Vec<_>>()[..],
             &["udp"],
         ];

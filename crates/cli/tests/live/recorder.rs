@@ -383,9 +383,11 @@ impl Ledger {
 /// Number of packets that a line of statistics accounts for.
 fn accounted(line: &str) -> u64 {
     // The line has the numbers received, stored, filtered, cut, and losses by cause. Numbers after
-    // `; shed by` repeat some losses. The line must report neither gaps nor late packets, because
-    // their numbers would be added.
-    let line = line.split("; shed by").next().unwrap();
+    // `; shed by` repeat some losses, and gaps and late packets are no losses.
+    let ends = ["; shed by", ", the interface was away", ", up to "];
+    let line = ends
+        .iter()
+        .fold(line, |line, end| line.split(end).next().unwrap());
     let numbers: Vec<u64> = line[line.find(": received ").unwrap()..]
         .split(|c: char| !c.is_ascii_digit())
         .filter_map(|digits| digits.parse().ok())

@@ -249,7 +249,7 @@ fn made() -> Made {
         number += 1;
         Flow::new(number, proto, is_v6)
     };
-    for _ in 0..EACH {
+    for round in 0..EACH {
         let plain = |_: usize, packet: Vec<u8>| ethernet(&[], &packet);
         let answer = 1 + 2 * random.usize(..PACKETS / 2);
         let any = random.usize(..PACKETS);
@@ -269,10 +269,10 @@ fn made() -> Made {
         alert["pkt_src"] = json!("stream (flow timeout)");
         made.ask("flow time-out", alert, &frames, None);
 
-        // The tunnel is GRE if `is_gre`, otherwise VXLAN. The VXLAN source port differs between
+        // Every other tunnel is GRE, the rest are VXLAN. The VXLAN source port differs between
         // directions. Another flow shares the tunnel.
         let (flow, other) = (next(17, false), next(17, false));
-        let is_gre = flow.number % 4 < 2;
+        let is_gre = round % 2 == 1;
         let tunnel = |number: usize| {
             let mut ends = [
                 FlowEndpoint {
