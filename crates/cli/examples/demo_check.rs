@@ -28,8 +28,8 @@ use serde_json::Value;
 
 /// UDP port of the trigger packet and of no other packet.
 const TRIGGER_PORT: [u8; 2] = 60_000_u16.to_be_bytes();
-/// Minimum of the delay in ns that the check at the end of the window assumes, even if all observed
-/// delays are shorter.
+/// Minimum of the delay in ns that the check at the end of the window assumes, unless all observed
+/// delays are 0, as with `schedule`.
 const DELAY_MIN_NS: i64 = 200_000;
 
 /// A packet of the generator: Ethernet, IPv4 without options, UDP, a sequence number.

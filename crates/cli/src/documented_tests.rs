@@ -4,8 +4,8 @@
 //! These pieces of code are command lines:
 //!
 //! - a line after a prompt in a `console` block, and a line of a `sh` block,
-//! - a code span between backticks; in Rust sources only code spans count,
-//! - a line of a shell script, and the value of `ExecStart=`,
+//! - a code span between backticks, and a title of Markdown; in Rust sources only code spans count,
+//! - a line of a shell script, and the value of a key such as `ExecStart=`,
 //! - a comment line that begins with the command.
 //!
 //! Two rules cover what a document leaves open:
@@ -13,7 +13,8 @@
 //! - A word in capitals (`FILE`, `UID:GID`) is a placeholder. A placeholder may be any value, and
 //!   `COMMAND` may be any command. The test checks the names of commands and options all the same.
 //! - `…` replaces arguments that the document leaves out. A code span names a command or an option,
-//!   and leaves out the rest. So both may lack required arguments. Whole command lines may not.
+//!   and leaves out the rest. So both may lack required arguments. Whole command lines may not,
+//!   except with `--config`, because the file may contain the keys.
 
 use std::{
     fs, iter, mem,

@@ -57,7 +57,7 @@ impl Failure {
         }
     }
 
-    /// The arguments are wrong: exit 2. The message says what to write instead.
+    /// The arguments are wrong: exit 2. The message should say what to write instead.
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
         Self {
             code: Code::Usage,
@@ -111,7 +111,8 @@ pub(crate) fn print_line(line: &str) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Prints a message on stderr with the program's name. Several lines stay together.
+/// Prints a message on stderr with the program's name, or defers the message after [`hold`].
+/// Several lines stay together.
 pub(crate) fn say(message: &str) {
     match &mut *held() {
         Some(held) if held.len() < HELD_MAX => held.push(message.to_owned()),

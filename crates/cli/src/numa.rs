@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// A sysfs with these nodes and interfaces.
+    /// The topology that a sysfs with these nodes and interfaces gives.
     fn topology(online: Option<&str>, interfaces: &[(&str, Option<&str>)]) -> Topology {
         let sys = tempfile::tempdir().unwrap();
         let nodes = sys.path().join("devices/system/node");

@@ -99,7 +99,8 @@ impl Capture {
         }
     }
 
-    /// Flushes the buffer. Returns the number of packets whose time differs from the input.
+    /// Flushes the buffer. Returns the number of packets whose time the reader or the writer
+    /// clamped.
     pub(super) fn finish(self) -> Result<u64, WriteError> {
         let (times_clamped, finished) = match self.writer {
             CaptureWriter::Pcap(writer) => (writer.times_clamped(), writer.finish().map(drop)),

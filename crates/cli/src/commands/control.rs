@@ -169,8 +169,8 @@ impl EventLines {
         told
     }
 
-    /// Takes the completed event as a line of JSON. `None`: the event has no data, as an empty line
-    /// after a comment or an `id`.
+    /// Takes the completed event as a line of JSON. `None`: the data is missing or is no JSON. For
+    /// example, an empty line after a comment or an `id` completes an event without data.
     fn event(&mut self) -> Option<String> {
         let (kind, data) = (
             std::mem::take(&mut self.kind),

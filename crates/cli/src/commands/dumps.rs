@@ -123,7 +123,7 @@ fn get(client: &Client, wanted: &GetArgs, json: bool) -> Result<ExitCode, Failur
     out.refuse_stdout(json)?;
     let name: Vec<_> = wanted.name.iter().map(|it| ("name", it.as_str())).collect();
     let path = target(&["v1", "dumps", &wanted.dump, "file"], &name);
-    // The recorder refuses the request before the file is created.
+    // If the recorder refuses the request, no file is created.
     let mut answer = client.send(ApiRequest::get(path)).map_err(failure)?;
     let mut file = out
         .open()

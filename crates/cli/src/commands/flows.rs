@@ -14,8 +14,8 @@ use crate::{
     failure::{Failure, say},
 };
 
-/// Ring size of a command without dumps. The ring only buffers packets that the analyzer thread has
-/// not inspected yet.
+/// Default ring size of a command without dumps. The ring only buffers packets that are not
+/// analyzed yet.
 const RING_BYTES: u64 = 256 << 20;
 
 /// Count the flows of interfaces or capture files, and write a line of EVE JSON for each when it

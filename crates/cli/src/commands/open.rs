@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     put(&format!("{url}\n"))
 }
 
-/// Whether this user probably has a browser. Browsers refuse to run as root.
+/// Whether this user probably has a browser. Some browsers refuse to run as root.
 fn has_browser() -> bool {
     let is_set = |name: &&str| env::var_os(name).is_some_and(|value| !value.is_empty());
     let has_screen = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(is_set);

@@ -28,7 +28,7 @@ pub(crate) use target::EveTarget;
 
 /// Collected bytes that start a write.
 const COLLECTED_BYTES: usize = 64 * 1024;
-/// Minimum time between two messages about lost lines.
+/// Minimum time between two messages that lines are being lost.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// Options of the writer.
@@ -57,13 +57,14 @@ impl Default for Options {
 pub(crate) struct Counters {
     /// Lines that were written completely.
     pub(crate) lines: u64,
-    /// Lines that were not written because the output had no room or was gone.
+    /// Lines that were not written because the output had no room or was gone, and events that
+    /// cannot be serialized.
     pub(crate) lost: u64,
     /// Flows that are not IP. EVE has no line for such flows.
     pub(crate) not_ip: u64,
 }
 
-/// Writes lines. The calls block for at most [`Options::patience`], and for disk writes.
+/// Writes lines. Each flush blocks for at most [`Options::patience`], and for disk writes.
 pub(crate) struct EveWriter {
     target: EveTarget,
     options: Options,
@@ -96,7 +97,8 @@ struct ReportedLosses {
 
 impl EveWriter {
     /// Opens the output. Call this before privileges are dropped. `tell` receives a message when
-    /// lines begin to be lost, and when lines are written again, at most once a minute.
+    /// lines begin to be lost, at most once a minute, and then a message when lines are written
+    /// again.
     ///
     /// # Errors
     /// A message: the output does not exist, or may not be written.

@@ -38,15 +38,16 @@ pub(super) trait LineOutput: Send {
 /// The reason why an output accepts no bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// No room at present. A partly written line continues later.
+    /// No room at present, or another error of a write. A partly written line continues later.
     Full(String),
-    /// The reader of the socket is gone.
+    /// The socket has no connection any more, for example because its reader is gone.
     Gone(String),
     /// The reader of stdout is gone, which is no error.
     Left,
 }
 
-/// Waits until there is room. Returns `false` if `patience` is used up.
+/// Waits until there is room. Returns `false` if `patience` is used up or poll(2) fails. After a
+/// signal, may return `true` without room.
 pub(super) fn wait_for_room(fd: BorrowedFd<'_>, patience: &mut Option<Duration>) -> bool {
     let begun = Instant::now();
     let time_out = patience.map(|patience| {

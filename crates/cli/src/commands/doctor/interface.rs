@@ -33,7 +33,7 @@ pub(super) struct Facts {
     pub(super) dropped: Option<u64>,
     /// `rx_missed_errors`: packets for which the NIC had no buffer.
     pub(super) missed: Option<u64>,
-    /// `rx_fifo_errors`: packets for which the NIC's internal memory was full.
+    /// `rx_fifo_errors`: overflows of the NIC's internal memory, if the driver counts these.
     pub(super) overrun: Option<u64>,
     /// Whether sysfs shows this network namespace.
     pub(super) in_sysfs: bool,
@@ -106,7 +106,7 @@ impl Facts {
         findings
     }
 
-    /// State of the interface. `Err`: why it cannot be recorded, and what to do.
+    /// State of the interface. `Err`: why no packets can be recorded there, and what to do.
     fn state(&self) -> Result<String, (String, String)> {
         let InterfaceSummary {
             name, kind, mtu, ..

@@ -9,7 +9,8 @@ pub(super) fn finding() -> Finding {
     judge(mapped(&read("/proc/self/maps").unwrap_or_default()))
 }
 
-/// `path`: the file that is mapped into this process. `None`: libpcap is linked statically.
+/// `path`: the libpcap that is mapped into this process. `None`: none is mapped, because libpcap is
+/// linked statically.
 fn judge(path: Option<&str>) -> Finding {
     let Some(path) = path else {
         return Finding::ok(

@@ -1,4 +1,4 @@
-//! The largest ring that this machine can hold.
+//! The ring that fits into the available memory, and the limit on locked memory.
 
 use rustix::process::{Resource, getrlimit};
 

@@ -1,10 +1,10 @@
 //! `retroscope doctor`: finds causes of packet loss on this machine, and settings that change
 //! packets before they are recorded.
 //!
-//! Each area is a module that gathers facts from the system and evaluates them in a pure function:
+//! Each area is a module that gathers facts from the system and evaluates these facts:
 //!
 //! - `permission`: capabilities of this process and of the program's file,
-//! - `memory`: maximum size of a ring,
+//! - `memory`: memory for a ring, and the limit on locked memory,
 //! - `pages`: huge pages for a ring,
 //! - `numa`: nodes of the interfaces,
 //! - `irq`: CPUs that the NICs interrupt,

@@ -9,7 +9,7 @@ pub(super) const CHECK_RING: &str = "rx-ring";
 pub(super) const CHECK_PAUSE: &str = "pause";
 
 /// Findings about one interface. There is none if the interface no longer exists, or if its driver
-/// reports neither a ring nor pause frames, as drivers of virtual interfaces.
+/// reports neither a ring nor pause frames, like drivers of many virtual interfaces.
 pub(super) fn findings(interface: &str) -> Vec<Finding> {
     reception(interface).map_or_else(|_| Vec::new(), |found| judge(interface, found))
 }

@@ -7,8 +7,8 @@ use crate::units::counted;
 
 /// Formats all findings as text.
 pub(super) trait Text {
-    /// Columns for people: severity, subject, and finding, with advice below unless all is well.
-    /// The end lists subjects that could not be checked.
+    /// Columns for people: severity, subject, and finding, with advice below each note and warning.
+    /// The end lists the checks without a finding, and counts the warnings.
     fn text(&self, colour: bool) -> String;
 }
 

@@ -16,7 +16,7 @@ pub(super) const CHECK: &str = "rss";
 /// is distributed.
 pub(super) fn findings(interface: &str, receive_queues: Option<u64>) -> Vec<Finding> {
     let settings = rss_settings(interface).ok();
-    // If sysfs shows another namespace, an indirection table proves that there are several queues.
+    // If sysfs shows another namespace, an indirection table is the sign of several queues.
     let has_table = settings
         .as_ref()
         .is_some_and(|settings| !settings.table.is_empty());

@@ -50,7 +50,7 @@ enum News {
     Opening,
     Opened,
     Signal,
-    /// The reader of the pipe or the parent process ended.
+    /// The reader of the pipe, the reader of stderr or the parent process ended.
     Gone,
     Done(Result<QueryOutcome, Failure>),
 }
@@ -123,7 +123,7 @@ fn release(pipe: &Path, tell: Sender<News>, news: &Receiver<News>) {
         let _ = File::options().write(true).open(pipe);
         let _ = tell.send(News::Opened);
     });
-    // A signal also ends this wait.
+    // Any message ends this wait, for example a signal.
     let _ = news.recv_timeout(RELEASE_WAIT);
 }
 

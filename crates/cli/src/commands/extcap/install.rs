@@ -63,7 +63,7 @@ pub(super) fn uninstall(directory: Option<&Path>) -> Result<ExitCode, Failure> {
 /// same name that exists or existed. `false`: nothing exists at this path.
 ///
 /// # Errors
-/// Another file exists at this path.
+/// Another file exists at this path, or the path cannot be read.
 fn is_ours(link: &Path) -> Result<bool, Failure> {
     let others = |what: &str| {
         let shown = link.display();

@@ -418,7 +418,7 @@ mod tests {
             let is_told =
                 default.is_none_or(|(_, value)| line.contains(&format!("{{default={value}}}")));
             assert!(is_told, "{line}");
-            // Texts contain no braces, because the extcap grammar cannot quote braces.
+            // The extcap grammar cannot quote braces. This finds a text with an unpaired brace.
             assert_eq!(line.matches('{').count(), line.matches('}').count());
             let value = match option {
                 "--follow" => "false",

@@ -178,7 +178,7 @@ fn search_input(
     }
 }
 
-/// Reports problems after all packets were processed.
+/// Reports the problems of a search after its end. Returns the exit code.
 fn report(name: &str, found: SearchSummary) -> Result<ExitCode, Failure> {
     if let Some((_, error)) = found.unsupported.first() {
         let link_types = found.unsupported.iter().map(|one| link_type::name(one.0));
@@ -216,7 +216,7 @@ fn refused(error: &FilterError) -> Failure {
     Failure::usage(error.render())
 }
 
-/// A filter, compiled for the link types of a file.
+/// A filter, compiled for the link types of a file or for one given link type.
 struct Prepared {
     filter: Filter,
     /// Contexts for which the filter compiled, at least one, and the compile times.

@@ -108,8 +108,8 @@ impl MatchOutput {
     }
 
     /// Flushes the output, and writes the number for a count. Does not create a target that was
-    /// never opened because the input's format was unreadable. Returns the number of packets whose
-    /// time was changed because the format cannot store it.
+    /// never opened because the input's format was unreadable. Returns the number of packets in a
+    /// capture file whose time was clamped.
     ///
     /// # Errors
     /// The target cannot be written.

@@ -17,7 +17,8 @@ const SNAPLEN_DEFAULT: u32 = 262_144;
 /// there are several link types, a line before each program names its link type.
 ///
 /// # Errors
-/// [`Failure`]: the file cannot be read (1), the expression compiles for no link type (2).
+/// [`Failure`]: the file cannot be read or describes no interface (1), the expression compiles for
+/// no link type (2).
 pub(super) fn print(
     expression: &str,
     filter: &Filter,

@@ -18,7 +18,7 @@ pub(super) struct SearchSummary {
     /// Link types of the file for which the expression does not compile, although it compiles for
     /// other link types.
     pub(super) unsupported: Vec<(LinkType, FilterError)>,
-    /// Packets whose time was changed because the output format cannot store the original time.
+    /// Packets in the output file whose time the reader or the writer clamped.
     pub(super) times_changed: u64,
 }
 
@@ -39,8 +39,9 @@ impl From<anyhow::Error> for SearchError {
 
 /// Passes every packet that matches `filter` to `output`.
 ///
-/// The first link type for which the expression compiles opens the output. A refused expression
-/// therefore leaves an existing file unchanged. The loop allocates nothing per packet.
+/// The output is opened at the first link type for which the expression compiles, or at the end of
+/// a file without interfaces. So a refused expression leaves an existing file unchanged. The loop
+/// allocates nothing per packet.
 ///
 /// # Errors
 /// [`SearchError`]. Damage of the file is no error here; [`SearchSummary`] contains it.

@@ -108,7 +108,7 @@ pub(crate) struct Args {
 /// Result of a query.
 #[derive(Debug)]
 pub(super) enum QueryOutcome {
-    /// The `report`, and the verdict in words as `reasons`.
+    /// The `report`, and if known the verdict in words as `reasons`.
     Answered(Value),
     /// The output is a pipe, and its reader closed it before the end.
     ReaderLeft,

@@ -36,7 +36,7 @@ pub(super) fn run(
         true => request,
         false => request.patient(),
     };
-    // The recorder refuses a query before `open` creates the file.
+    // If the recorder refuses the query, no file is created.
     let answer = client.send(request).map_err(failure)?;
     let Some(target) = args.target() else {
         return Ok(QueryOutcome::Answered(record(

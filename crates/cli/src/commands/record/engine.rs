@@ -43,10 +43,12 @@ impl Settings {
         self.engine
     }
 
-    /// Creates a source of this engine. `interfaces` are all interfaces of the recording.
+    /// Creates the source for `config.interface`. `interfaces` are all interfaces of the recording
+    /// that an engine captures.
     ///
     /// # Errors
-    /// [`SourceError::Usage`]: the engine does not support `config`.
+    /// [`SourceError::Usage`]: the engine does not support `config`, or no engine of the recording
+    /// supports a key.
     pub(crate) fn source(
         &self,
         config: LiveConfig,

@@ -418,7 +418,8 @@ fn has_engine(name: &str) -> bool {
     !is_generator(name) && !is_address(name)
 }
 
-/// Opens all sources. `cpus` outlives the sources, so that a reopened source keeps its CPUs.
+/// Creates all sources without opening a source. `cpus` outlives the sources, so that a source that
+/// is created again keeps its CPUs.
 fn open_sources(
     args: &Settings,
     cpus: &CpuTurns,

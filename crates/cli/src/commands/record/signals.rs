@@ -31,7 +31,7 @@ pub(crate) struct Signals {
 #[derive(Debug, Default)]
 struct SignalState {
     phase: Mutex<Phase>,
-    /// Stop flag that sources check while they wait in a read.
+    /// Stop flag that file sources check while they wait in a read.
     stop: Arc<AtomicBool>,
     statistics: AtomicBool,
     /// HUP arrived and requests a reload.
@@ -158,7 +158,8 @@ impl Signals {
         *phase = Phase::Running(recording);
     }
 
-    /// Flag that is set when the recording must stop.
+    /// Flag that a stop signal or a client's stop request sets. File sources check the flag while
+    /// they wait in a read.
     pub(crate) fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.shared.stop)
     }

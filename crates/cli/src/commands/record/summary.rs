@@ -41,7 +41,7 @@ struct SummaryJson<'a> {
     /// Status of each module.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     modules: &'a [ModuleStatus],
-    /// Counts of alerts, if any arrived.
+    /// Counts of alerts, if any alert or line arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     alerts: Option<AlertCounts>,
     /// Counts of flows.

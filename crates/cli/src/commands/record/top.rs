@@ -95,8 +95,9 @@ impl Top {
         })
     }
 
-    /// Handles keys, and shows a table each [`DRAW_EVERY`]. Returns `false` if the user quits or if
-    /// stdout cannot be written.
+    /// Handles keys. On a terminal, draws the table each [`DRAW_EVERY`], and after a key or a new
+    /// size. Elsewhere, prints the table when it is due, if this call received slices. Returns
+    /// `false` if the user quits or if a table cannot be printed.
     pub(super) fn tick(&mut self, recorder: &Recorder) -> bool {
         let mut news = 0;
         for slice in self.slices.try_iter() {

@@ -31,8 +31,8 @@ const READ_BYTES: usize = 256 << 10;
 /// Maximum number of datagrams of one socket that are received, and of connections of one listener
 /// that are accepted, before the other sockets have their turn.
 const TURN: usize = 64;
-/// Time until accept(2) is tried again after it failed, for example because the process has no
-/// free descriptor (`EMFILE`).
+/// Maximum time until accept(2) is tried again after it failed, for example because the process has
+/// no free descriptor (`EMFILE`).
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Sockets that are bound before privileges are dropped. Dropping this removes their files.
@@ -128,7 +128,7 @@ impl<'s> Drain<'s> {
         }
     }
 
-    /// Waits for events. Returns `false` if `stop` was written to.
+    /// Waits for events. Returns `false` if `stop` was written to, or if poll(2) fails.
     fn wait(&mut self, stop: &OwnedFd) -> bool {
         let listeners = self
             .sockets

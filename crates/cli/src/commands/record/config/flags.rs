@@ -181,7 +181,7 @@ fn size_parser(text: &str) -> Result<String, String> {
     assignment.check().map(|()| text.to_owned())
 }
 
-/// Rejects a text that is no assignment.
+/// Rejects a text that is no valid assignment to a key of the command.
 fn set_parser<const RECORD: bool>(text: &str) -> Result<String, String> {
     let assignment = Assignment::of_set(text)?;
     if !RECORD && !is_of_flows(&assignment.path) {

@@ -98,7 +98,7 @@ pub(crate) struct Loaded {
     written: BTreeMap<String, String>,
 }
 
-/// Errors of a file and a command line, each with its place in the file.
+/// Errors of a file and a command line. An error of the file contains its place.
 #[derive(Debug)]
 pub(crate) struct RefusedConfig {
     faults: Vec<String>,
@@ -178,7 +178,7 @@ impl Loaded {
         self.path.is_some()
     }
 
-    /// Checks everything that can be checked without opening a source.
+    /// Runs the checks of `depth`. This opens no source.
     ///
     /// # Errors
     /// All errors.
@@ -219,7 +219,8 @@ impl Loaded {
         missing.map(note).collect()
     }
 
-    /// Places of a key's values in the file. Empty if the command line overrides the file.
+    /// Places of a key's values in the file. Empty if the file lacks the key, or if the command
+    /// line overrides the file.
     fn spans_of(&self, key: &str) -> &[Range<usize>] {
         match self.origins.get(key) {
             Some(ValueOrigin::File { values, .. }) => values,

@@ -16,7 +16,7 @@ use retroscope_recorder::{Action, Change, Config, RecorderHandle};
 use super::{Assignment, ConfigRule, Loaded, Setting as _, Settings, What, check::Depth};
 use crate::{commands::record::service::Notify, failure::say};
 
-/// Keys that may change during a recording. With `rule`, only rules with an expression may change.
+/// Keys that may change during a recording. Of `rule`, rules with `lua` or `module` may not change.
 pub(super) const RELOADED: [&str; 14] = [
     "trigger",
     "rule",
@@ -81,7 +81,7 @@ impl Reloader {
     /// compiling the rules, which may look up host names.
     ///
     /// # Errors
-    /// All errors, in lines. The recording continues unchanged.
+    /// A message of one or more lines. The recording continues unchanged.
     pub(crate) fn reload(&self) -> Result<(String, bool), String> {
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         self.notify.reloading();

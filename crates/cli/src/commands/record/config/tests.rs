@@ -549,7 +549,7 @@ fn thousands_of_rules_are_read() {
 }
 
 /// Triggers of the keys `trigger` and `trigger-lua` precede the rules of the same kind, also in the
-/// list of names. So rules do not change the positions of these triggers.
+/// list of names. So rules do not change the positions of these triggers within their kind.
 #[test]
 fn rules_stand_behind_the_triggers_of_their_kind() {
     let folder = tempfile::tempdir().unwrap();

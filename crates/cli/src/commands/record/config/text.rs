@@ -26,7 +26,8 @@ pub(crate) struct ConfigText {
 /// An error of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConfigFault {
-    /// Byte range in the text. `None`: the error is in the command line.
+    /// Byte range in the text. `None`: the error has no place in the file, for example an error of
+    /// the command line.
     pub(super) span: Option<Range<usize>>,
     /// The message. Further lines contain details.
     pub(super) message: String,

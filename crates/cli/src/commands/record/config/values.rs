@@ -1,5 +1,5 @@
-//! The types of values in the configuration. Every type except `bool` can be parsed from a text,
-//! because flags give texts.
+//! The types of values in the configuration. All types except `bool` and tables can be parsed from
+//! a text, because flags give texts.
 
 use std::{
     fmt, marker::PhantomData, num::NonZeroUsize, ops::Deref, path::PathBuf, str::FromStr,
@@ -252,7 +252,7 @@ impl<const MIN: u32, const MAX: u32> FromText for Number<MIN, MAX> {
     }
 }
 
-/// A number of packets, at least `MIN`. TOML has no number above `i64::MAX`.
+/// A number of packets or dumps, at least `MIN`. TOML has no number above `i64::MAX`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Count<const MIN: u64 = 0>(pub(crate) u64);
 
