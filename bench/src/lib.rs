@@ -78,6 +78,7 @@ mod limits;
 pub mod machine;
 pub mod measure;
 pub mod memory;
+mod papers;
 mod peers;
 mod pin;
 mod plot;

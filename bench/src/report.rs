@@ -16,12 +16,14 @@ use std::{
 use crate::{
     machine::{self, Facts},
     measure::SPREAD_MAX,
-    plot,
+    papers, plot,
     rows::{self, Command, words},
     session::{self, Row, at},
 };
 
 const NOT_RUN: &str = "not run";
+/// Ends a block.
+pub(crate) const END: &str = "<!-- end -->\n";
 /// Marks a figure with an unsteady spread.
 const UNSTEADY: &str = "†";
 /// Rows by line and column.
@@ -235,8 +237,8 @@ fn origin(facts: &Facts) -> String {
 }
 
 /// Draws the figures of the run whose results are in `folder` into the same folder. If `docs` is
-/// given, also fills the blocks of its `benchmarks.md`, and draws the figures into its folder
-/// `plots` if the document shows figures. Returns the written files.
+/// given, also fills the blocks of its `benchmarks.md`, draws the figures into its folder `plots` if
+/// the document shows figures, and writes `papers.md` ([`papers`]). Returns the written files.
 ///
 /// # Errors
 /// A file cannot be read or written, or the markers of the document are wrong. The document then
@@ -258,8 +260,10 @@ pub fn report(folder: &Path, is_capture: bool, docs: Option<&Path>) -> io::Resul
         if has_figures {
             written.extend(draw(&docs.join("plots"))?);
         }
+        let page = docs.join("papers.md");
+        fs::write(&page, papers::published_page(&after)).map_err(|error| at(&page, &error))?;
         fs::write(&path, after).map_err(|error| at(&path, &error))?;
-        written.push(path);
+        written.extend([path, page]);
     }
     Ok(written)
 }
@@ -274,7 +278,6 @@ fn filled(
 ) -> Result<(String, bool), String> {
     const PROCESSOR: &str = "<!-- processor: ";
     const BLOCK: &str = "<!-- generated: ";
-    const END: &str = "<!-- end -->\n";
     let processor = machine.get("cpu").map_or("", String::as_str);
     let (mut sections, mut is_ours, mut ours, mut has_figures) = (Vec::new(), true, 0, false);
     for section in document.split(PROCESSOR) {

@@ -1,0 +1,275 @@
+//! Writes docs/dev/papers.md: each figure and table of the papers, and our figures for it.
+//!
+//! The list is `papers.txt`. A line that begins with `#` is a heading. Another line has the fields
+//! of an [`Entry`]. The figures of a row come from a run, or from the tables of
+//! docs/dev/benchmarks.md ([`published`]), so that nobody copies a figure by hand.
+
+use crate::{
+    report::END,
+    rows::{self, words},
+};
+
+/// Headings, and the fields of [`Entry`].
+const PAPERS: &str = include_str!("papers.txt");
+
+const HEAD: &str = "\
+# The papers' figures and tables
+
+<!-- bench/src/papers.txt has the entries. `UPDATE_GOLDEN=1 cargo test -p retroscope-bench papers` writes this page. -->
+
+Retroscope follows five documents. This page lists each of their figures and tables in order: what it shows, the
+paper's result, and ours. A row in `code font` is a row of [Benchmarks](benchmarks.md), which says how it is measured.
+Parentheses have the least and the greatest repetition. The papers' machines differ from ours: compare shapes and
+ratios, not absolute figures.
+";
+
+/// A figure or a table of a paper.
+struct Entry {
+    /// For example `Figure 7.1`.
+    item: &'static str,
+    /// What the figure shows.
+    shows: &'static str,
+    /// The result in the paper.
+    theirs: &'static str,
+    /// Labels and names of rows, `LABEL: ROW; …`.
+    ours: &'static str,
+    /// Markdown: the place of our result, or why there is none.
+    note: &'static str,
+}
+
+impl Entry {
+    /// Labels and rows.
+    fn rows(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let items = self.ours.split(';').map(str::trim);
+        items.filter_map(|item| item.rsplit_once(": "))
+    }
+
+    /// The cell of our results.
+    fn cell(&self, figure: &dyn Fn(&str) -> Option<String>) -> String {
+        let row = |(label, name)| match figure(name) {
+            Some(figure) => format!("{label}: {figure}{} (`{name}`)", gigabits(name, &figure)),
+            None => format!("{label}: not measured yet, `ROWS={name} {}`", target(name)),
+        };
+        let rows = self.rows().map(row);
+        let note = Some(self.note.to_owned()).filter(|note| !note.is_empty());
+        rows.chain(note).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// Headings, each with its entries.
+fn entries() -> Vec<(&'static str, Vec<Entry>)> {
+    let mut papers: Vec<(_, Vec<_>)> = Vec::new();
+    for fields in rows::table(PAPERS) {
+        match (&fields[..], papers.last_mut()) {
+            (&[item, shows, theirs, ours, note], Some((_, entries))) => entries.push(Entry {
+                item,
+                shows,
+                theirs,
+                ours,
+                note,
+            }),
+            _ => papers.push((fields[0].trim_start_matches("# "), Vec::new())),
+        }
+    }
+    papers
+}
+
+/// The make target that measures a row.
+fn target(name: &str) -> &'static str {
+    let is_of = |command| rows::of(command).any(|row| rows::parts(row.name, name).is_some());
+    match [rows::Command::Quick, rows::Command::Capture].map(is_of) {
+        [true, _] => "make bench-quick",
+        [_, true] => "make bench-capture",
+        _ => "make bench",
+    }
+}
+
+/// The page. `machine` says where the figures come from; `figure` finds the figure of a row.
+pub(crate) fn page(machine: &str, figure: &dyn Fn(&str) -> Option<String>) -> String {
+    let mut text = format!("{HEAD}\n{machine}\n");
+    for (heading, entries) in entries() {
+        text += &format!("\n## {heading}\n\n");
+        let has_theirs = entries.iter().any(|entry| !entry.theirs.is_empty());
+        text += if has_theirs {
+            "| | shows | theirs | ours |\n|---|---|---|---|\n"
+        } else {
+            "| | what | now |\n|---|---|---|\n"
+        };
+        for entry in entries {
+            let theirs = format!("{} | ", entry.theirs);
+            let theirs = if has_theirs { theirs } else { String::new() };
+            let Entry { item, shows, .. } = &entry;
+            text += &format!("| {item} | {shows} | {theirs}{} |\n", entry.cell(figure));
+        }
+    }
+    text
+}
+
+/// The unit of a row in Mpps. If the row is for one packet size, also Gbit/s of packets, without
+/// their descriptors.
+fn gigabits(name: &str, figure: &str) -> String {
+    let unit = rows::find(name).map_or("", |row| row.unit);
+    if unit != "Mpps" {
+        return String::new();
+    }
+    let mut parts = name.split('/');
+    let bytes = parts.find_map(|part| part.strip_suffix('B')?.parse::<f64>().ok());
+    let median = figure.split(' ').next().unwrap_or_default();
+    let median = median.replace(',', "").parse::<f64>().ok();
+    let bits = bytes.zip(median).map(|(bytes, mpps)| mpps * bytes * 8e-3);
+    let bits = bits.map(|bits| format!(", {bits:.0} Gbit/s"));
+    format!(" Mpps{}", bits.unwrap_or_default())
+}
+
+/// The figure of a row in the tables of the first processor in docs/dev/benchmarks.md.
+fn published(document: &str, name: &str) -> Option<String> {
+    let cells = |line: &'_ str| line.split(" | ").map(str::to_owned).collect::<Vec<_>>();
+    let code = format!("`{name}`");
+    let mut lines = document.lines().map(cells);
+    let judged = lines.find(|cells| cells.get(1) == Some(&code));
+    let figure = judged.and_then(|cells| cells.get(4).cloned());
+    let of_table = || {
+        rows::table(rows::TABLES).find_map(|fields| {
+            let (line, column) = fields[3].split(';').find_map(|cell| {
+                let (pattern, label) = cell.split_once(" = ")?;
+                let (line, column) = rows::parts(pattern.trim(), name)?;
+                Some((label.trim().replace("{}", words(line).2), column))
+            })?;
+            let block = format!("<!-- generated: {} -->\n", fields[0]);
+            let (_, block) = document.split_once(&block)?;
+            let (block, _) = block.split_once(END)?;
+            let table = block.lines().map(|line| {
+                let line = line.trim_start_matches("| ").trim_end_matches(" |");
+                cells(line)
+            });
+            let table: Vec<Vec<String>> = table.collect();
+            let heading = fields[2].replace("{}", words(column).2);
+            let at = table.first()?.iter().position(|cell| *cell == heading)?;
+            table
+                .iter()
+                .find(|cells| cells[0] == line)?
+                .get(at)
+                .cloned()
+        })
+    };
+    let figure = figure.or_else(of_table)?;
+    let is_figure = !figure.contains("not run") && !figure.contains("did not run") && figure != "–";
+    is_figure.then_some(figure)
+}
+
+/// The page with the figures of docs/dev/benchmarks.md.
+pub(crate) fn published_page(document: &str) -> String {
+    let fact = |name: &str| {
+        let fact = document.split_once(&format!("\n| {name} | "));
+        let fact = fact.and_then(|(_, rest)| rest.split_once(" |"));
+        fact.map_or("unknown", |(fact, _)| fact)
+    };
+    let machine = format!(
+        "Our figures are those of [Benchmarks](benchmarks.md): {}, {} CPUs, commit {}, {}. A figure with † is unsteady.",
+        fact("processor"),
+        fact("CPUs of the run"),
+        fact("commit"),
+        fact("date"),
+    );
+    page(&machine, &|name| published(document, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    /// Figures and tables of the papers by heading, as counted in the papers.
+    const NUMBERS: [(&str, &str); 5] = [
+        (
+            "QQ thesis (Pudelko, 2016)",
+            "Table 2.1, Figure 2.1, Figure 2.2, Table 3.1, Figure 4.1, Table 4.1, Figure 5.1, Figure 5.2, Figure 6.1, \
+             Table 6.1, Figure 6.2, Table 7.1, Table 7.2, Table 7.3, Figure 7.1, Figure 7.2, Figure 7.3, Figure 7.4, \
+             Figure 7.5, Figure 7.6, Table 7.4",
+        ),
+        (
+            "Slides of the thesis (2016)",
+            "Table 1, Figure 1, Figure 2, Figure 3, Figure 4, Figure 5, Table 2",
+        ),
+        (
+            "FlowScope (Emmerich et al., 2017)",
+            "Figure 1, Figure 2, Figure 3, Figure 4, Table I, Figure 5, Figure 6, Table II, Figure 7",
+        ),
+        (
+            "Survey (García-Dorado et al., 2013)",
+            "Figure 1, Figure 2, Figure 3, Figure 4, Figure 5, Figure 6, Table 1, Figure 7, Figure 8, Figure 9, \
+             Figure 10, Figure 11",
+        ),
+        (
+            "R-Scope (Ros-Giralt et al., 2018)",
+            "Figure 1, Figure 2, Figure 3, Table 1, Table 2, Table 3, Figure 4, Figure 5, Figure 6, Figure 7, Figure 8, \
+             Figure 9, Figure 10, Table 4, Figure 11, Figure 12, Table 5",
+        ),
+    ];
+
+    #[test]
+    fn every_figure_and_table_has_an_entry_in_the_order_of_its_paper() {
+        let papers = entries();
+        for (heading, numbers) in NUMBERS {
+            let paper = papers.iter().find(|(paper, _)| *paper == heading);
+            let entries = &paper.expect("a heading of the list").1;
+            let items = entries.iter().map(|entry| entry.item);
+            let items = items.filter(|item| !item.starts_with("Section"));
+            let numbers: Vec<_> = numbers.split(", ").collect();
+            assert_eq!(items.collect::<Vec<_>>(), numbers, "{heading}");
+        }
+        assert_eq!(papers.len(), NUMBERS.len() + 1, "and future work");
+    }
+
+    #[test]
+    fn every_entry_names_rows_that_exist_or_says_why_not() {
+        for (heading, entries) in entries() {
+            for entry in entries {
+                let what = format!("{heading}, {}", entry.item);
+                let items = entry.ours.split(';').filter(|item| !item.trim().is_empty());
+                assert_eq!(entry.rows().count(), items.count(), "{what}");
+                assert!(!entry.ours.is_empty() || !entry.note.is_empty(), "{what}");
+                for (_, name) in entry.rows() {
+                    assert!(rows::find(name).is_some(), "{what}: {name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn figures_come_from_the_tables() {
+        let document = "\
+            | a case | `ring/64B/1p1c/vs-nt-fill` | qq | – | not run |  |\n\
+            | a case | `ring/64B/1p1c/vs-qq2016` | qq | ≥ 3.5 | 2.58 (2.11–2.59) † | **missed** |\n\
+            <!-- generated: queues-1p1c -->\n| Mpps, 1P1C | 64 B | 1514 B |\n|---|---|---|\n\
+            | Retroscope's ring | 247 | 16.9 (16.9–17.1) |\n| rtrb | – | 13.7 |\n<!-- end -->\n";
+        let figure = |name| published(document, name);
+        assert_eq!(
+            figure("ring/64B/1p1c/vs-qq2016").as_deref(),
+            Some("2.58 (2.11–2.59) †")
+        );
+        assert_eq!(figure("ring/64B/1p1c/vs-nt-fill"), None);
+        let name = "queue/ring/1514B/1p1c/well";
+        assert_eq!(figure(name).as_deref(), Some("16.9 (16.9–17.1)"));
+        assert_eq!(gigabits(name, "16.9 (16.9–17.1)"), " Mpps, 205 Gbit/s");
+        assert_eq!(figure("queue/rtrb/64B/1p1c/well"), None);
+        assert_eq!(figure("queue/ring/64B/2p2c/well"), None);
+    }
+
+    /// `UPDATE_GOLDEN=1` writes the page.
+    #[test]
+    fn the_page_is_as_its_list_and_the_benchmarks() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/dev");
+        let document = fs::read_to_string(folder.join("benchmarks.md")).expect("a page");
+        let (page, path) = (published_page(&document), folder.join("papers.md"));
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::write(&path, &page).expect("a writable folder");
+        }
+        let written = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            written == page,
+            "docs/dev/papers.md is old: UPDATE_GOLDEN=1 writes it"
+        );
+    }
+}
