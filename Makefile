@@ -38,7 +38,7 @@ page-test: setup ## test the web page in Chromium against a recorder, as root
 lint: setup-build ## formatting, clippy, documentation, dependencies, file sizes
 	@scripts/lint.sh
 
-bench: setup-build ## every benchmark: queues, memory, latency, then files and filters (ten minutes, twice that where figures are unsteady)
+bench: setup-build ## every benchmark: queues, memory, latency, then files and filters (a quarter of an hour, twice that where figures are unsteady)
 	@scripts/bench.sh full
 
 bench-quick: setup-build ## its own tests, then the rows that ring and filters are judged by, into bench/results.json of the target directory (ROWS=ring selects)

@@ -17,6 +17,7 @@ use std::{
 };
 
 use crate::{
+    latency::cpu_time,
     measure::{Failure, check_count, check_sum},
     memory::Memory,
     pin,
@@ -68,8 +69,10 @@ pub struct Load {
     pub packet_bytes: usize,
     /// Packets of all producers together.
     pub packets: u64,
-    /// Number of storing threads, and of reading threads, at least 1.
-    pub pairs: usize,
+    /// Number of storing threads, at least 1.
+    pub producers: usize,
+    /// Number of reading threads: one for each producer, or one for all.
+    pub consumers: usize,
 }
 
 impl Load {
@@ -83,14 +86,30 @@ impl Load {
         Self {
             packet_bytes,
             packets,
-            pairs,
+            producers: pairs,
+            consumers: pairs,
         }
     }
 
-    /// Number of packets that this producer stores, `producer` in `0..pairs`.
+    /// A load that one thread reads.
+    #[must_use]
+    pub fn to_one(packet_bytes: usize, packets: u64, producers: usize) -> Self {
+        Self {
+            consumers: 1,
+            ..Self::pairs(packet_bytes, packets, producers)
+        }
+    }
+
+    /// Number of storing and reading threads.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.producers + self.consumers
+    }
+
+    /// Number of packets that this producer stores, `producer` in `0..producers`.
     #[must_use]
     pub fn packets_of(&self, producer: usize) -> u64 {
-        let producers = self.pairs as u64;
+        let producers = self.producers as u64;
         let rest = self.packets % producers;
         self.packets / producers + u64::from((producer as u64) < rest)
     }
@@ -100,16 +119,16 @@ impl Load {
     #[must_use]
     #[inline(always)]
     pub fn time(&self, producer: usize, number: u64) -> u64 {
-        number * self.pairs as u64 + producer as u64
+        number * self.producers as u64 + producer as u64
     }
 
     /// The tally that consumers must return.
     #[must_use]
     pub fn expected(&self) -> Tally {
         let mut checksum = 0_u64;
-        for producer in 0..self.pairs {
+        for producer in 0..self.producers {
             let packets = self.packets_of(producer);
-            let times = packets * packets.saturating_sub(1) / 2 * self.pairs as u64;
+            let times = packets * packets.saturating_sub(1) / 2 * self.producers as u64;
             let each = (producer + self.packet_bytes) as u64;
             checksum = checksum.wrapping_add(times + each * packets);
         }
@@ -147,6 +166,8 @@ pub struct Run {
     pub seconds: f64,
     /// Tally of all consumers.
     pub seen: Tally,
+    /// Processor time of all consumers, in seconds.
+    pub reading_seconds: f64,
 }
 
 impl Run {
@@ -275,7 +296,7 @@ where
     C: FnOnce(&Course) -> Result<Tally, Failure> + Send,
 {
     let threads = (producers.len(), consumers.len());
-    assert_eq!(threads, (load.pairs, load.pairs));
+    assert_eq!(threads, (load.producers, load.consumers));
     let produce =
         |work: P| -> Work<'_, Tally> { Box::new(|course| work(course).map(|()| Tally::default())) };
     let consume = |work: C| -> Work<'_, Tally> { Box::new(work) };
@@ -284,14 +305,19 @@ where
         stop,
         works.chain(consumers.into_iter().map(consume)).collect(),
     )?;
-    let (stored, read) = legs.split_at(load.pairs);
-    let mut seen = Tally::default();
-    for Leg { value, .. } in read {
+    let (stored, read) = legs.split_at(load.producers);
+    let (mut seen, mut reading_seconds) = (Tally::default(), 0.0);
+    for Leg { value, cpu, .. } in read {
+        reading_seconds += cpu.as_secs_f64();
         seen.packets += value.packets;
         seen.checksum = seen.checksum.wrapping_add(value.checksum);
     }
     let seconds = seconds(stored, read);
-    Ok(Run { seconds, seen })
+    Ok(Run {
+        seconds,
+        seen,
+        reading_seconds,
+    })
 }
 
 /// The work of one thread, for threads with different work.
@@ -306,6 +332,8 @@ pub struct Leg<T> {
     pub start: Instant,
     /// Time after the work.
     pub end: Instant,
+    /// Processor time of the work.
+    pub cpu: Duration,
 }
 
 /// Runs works on threads that are pinned, each to its core, and start together when all are ready.
@@ -340,11 +368,18 @@ where
             scope.spawn(move || {
                 pin::pin(index);
                 barrier.wait();
-                let start = Instant::now();
+                let (start, before) = (Instant::now(), cpu_time());
                 let value = catch_unwind(AssertUnwindSafe(|| work(course)));
                 let end = Instant::now();
+                let cpu = cpu_time().saturating_sub(before);
                 let value = value.map_err(Failure::panicked).flatten();
-                let _ = ends.send((index, value.map(|value| Leg { value, start, end })));
+                let leg = |value| Leg {
+                    value,
+                    start,
+                    end,
+                    cpu,
+                };
+                let _ = ends.send((index, value.map(leg)));
             });
         }
         drop(ends);
@@ -377,7 +412,7 @@ where
 }
 
 /// Time from the first start to the last end.
-fn seconds<T>(from: &[Leg<T>], to: &[Leg<T>]) -> f64 {
+pub(crate) fn seconds<T>(from: &[Leg<T>], to: &[Leg<T>]) -> f64 {
     let start = from.iter().map(|leg| leg.start).min();
     let end = to.iter().map(|leg| leg.end).max();
     let time = end.zip(start).map(|(end, start)| end - start);
@@ -391,7 +426,9 @@ fn seconds<T>(from: &[Leg<T>], to: &[Leg<T>]) -> f64 {
 /// [`Failure::Wrong`]: `work` panicked, or took longer than 20 seconds.
 pub fn on_a_core<T: Send>(work: impl FnOnce() -> T + Send) -> Result<(T, f64), Failure> {
     let mut legs = together(&|| {}, vec![|_: &Course| Ok(work())])?;
-    let Leg { value, start, end } = legs.remove(0);
+    let Leg {
+        value, start, end, ..
+    } = legs.remove(0);
     Ok((value, (end - start).as_secs_f64()))
 }
 

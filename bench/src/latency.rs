@@ -188,7 +188,7 @@ fn p99(sorted: &[u32]) -> u32 {
 }
 
 /// Processor time of the calling thread.
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime)
         .try_into()
         .unwrap_or_default()

@@ -37,7 +37,7 @@
 //!
 //! impl Contest for Mpsc {
 //!     fn run(&mut self, load: &Load, _memory: &mut Memory) -> Result<Run, Failure> {
-//!         if load.pairs != 1 {
+//!         if load.threads() != 2 {
 //!             return Err(Failure::CannotRun("one producer and one consumer only".to_owned()));
 //!         }
 //!         let frames = Frames::new(load.packet_bytes);
@@ -89,6 +89,7 @@ pub mod report;
 mod ring;
 pub mod rows;
 pub mod session;
+mod thesis;
 
 pub use flow::misses::flow_path;
 

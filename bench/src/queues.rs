@@ -6,7 +6,8 @@ use crate::{
     contest::{Contest, Load},
     limits::{DESCRIPTOR_BYTES, Insert, filling, inserting},
     measure::{Entrant, Failure, Figure, Spread},
-    peers, pin,
+    peers::{self, Way},
+    pin,
     qq2016::Qq2016,
     ring::RingContest,
     rows::{self, Listed},
@@ -85,7 +86,7 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
             wanted.any(|(against, by, _)| *against == name || *by == name)
         };
         let mut peers = if needs(BEST_PEER) {
-            peers::all()
+            peers::all(Way::Well)
         } else {
             Vec::new()
         };
@@ -160,7 +161,7 @@ pub(crate) fn given(
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
     let most = (pin::cores() / 2).max(pin::cores().min(2));
     let mut qq = Qq2016::default();
-    let mut peers = peers::all();
+    let mut peers = peers::all(Way::Well);
     for pairs in [1, 2, 4].into_iter().filter(|pairs| *pairs <= most) {
         let mut ring = RingContest::new(session.scale.ring_bytes, pairs);
         for bytes in SIZES {

@@ -105,11 +105,16 @@ fn cell(row: Option<&Row>) -> String {
     if row.unsteady {
         spread = format!("{spread} {UNSTEADY}");
     }
-    // Judged rows have a separate column for the verdict.
-    let missed = rows::find(&row.name).filter(|listed| listed.case.is_empty());
-    match missed.and_then(|listed| listed.is_met(value)) {
-        Some(false) => format!("{spread} **missed**"),
-        _ => spread,
+    // Judged rows have a separate column for the verdict and the remark.
+    let Some(listed) = rows::find(&row.name).filter(|listed| listed.case.is_empty()) else {
+        return spread;
+    };
+    if listed.is_met(value) == Some(false) {
+        spread += " **missed**";
+    }
+    match &row.remark {
+        Some(remark) => format!("{spread}, {remark}"),
+        None => spread,
     }
 }
 

@@ -34,6 +34,8 @@ pub(crate) struct RingContest {
     readers: Vec<Reader>,
     /// Stamps below this were used.
     time: u64,
+    /// Whether a reader that finds no packet sleeps at once.
+    pub(crate) is_sleepy: bool,
     /// Whether the ring was closed because a run failed or was stopped.
     closed: bool,
 }
@@ -44,49 +46,67 @@ impl RingContest {
     /// # Errors
     /// [`Failure::Wrong`]: the ring is too small for this many pairs, or memory is missing.
     pub(crate) fn new(bytes: u64, pairs: usize) -> Result<Self, Failure> {
+        Self::with(RingConfig::new(bytes, pairs, pairs))
+    }
+
+    /// A pre-faulted ring whose readers are one for each producer, or one for all.
+    ///
+    /// # Errors
+    /// As of [`Self::new`].
+    pub(crate) fn with(config: RingConfig) -> Result<Self, Failure> {
         let config = RingConfig {
             mode: Mode::Wait,
-            ..RingConfig::new(bytes, pairs, pairs)
+            ..config
         };
         let (ring, producers) = made(&config)?;
-        let readers = ring.group_of(GroupKind::Gating, pairs);
+        let readers = ring.group_of(GroupKind::Gating, config.readers);
         Ok(Self {
             producers,
             readers: readers.map_err(|error| Failure::system("making readers", error))?,
             ring,
             time: 0,
             closed: false,
+            is_sleepy: false,
         })
     }
 }
 
 impl Contest for RingContest {
     fn run(&mut self, load: &Load, _memory: &mut Memory) -> Result<Run, Failure> {
-        let pairs = self.producers.len();
-        if load.pairs > pairs {
+        let (producers, readers) = (self.producers.len(), self.readers.len());
+        let fits = match load.consumers {
+            1 if readers == 1 => true,
+            consumers => consumers == load.producers && readers == producers,
+        };
+        if !fits || load.producers > producers {
             return Err(Failure::CannotRun(format!(
-                "a ring for {pairs} pairs cannot carry {load:?}"
+                "a ring for {producers} producers and {readers} readers cannot carry {load:?}"
             )));
         }
         if self.closed {
             return Err(Failure::CannotRun("an earlier run was given up".to_owned()));
         }
         let ring = &self.ring;
-        let looks_max = if pin::cores() >= 2 * load.pairs {
+        let looks_max = if self.is_sleepy {
+            1
+        } else if pin::cores() >= load.threads() {
             LOOKS_ALONE
         } else {
             LOOKS_SHARED
         };
         let base = self.time;
-        self.time += load.packets + load.pairs as u64;
-        let storing = self.producers.iter_mut().take(load.pairs).enumerate();
+        self.time += load.packets + load.producers as u64;
+        let storing = self.producers.iter_mut().take(load.producers).enumerate();
         let storing = storing
             .map(|(number, producer)| move |_: &Course| store(producer, load, number, base))
             .collect();
-        let reading = self.readers.iter_mut().take(load.pairs).enumerate();
+        let reading = self.readers.iter_mut().take(load.consumers).enumerate();
         let reading = reading
             .map(|(number, reader)| {
-                let packets = load.packets_of(number);
+                let packets = match load.consumers {
+                    1 => load.packets,
+                    _ => load.packets_of(number),
+                };
                 move |course: &Course| read(reader, packets, looks_max, base, course)
             })
             .collect();
@@ -225,6 +245,16 @@ mod tests {
             }
         }
         let refused = three.run(&Load::pairs(64, 10, 4), &mut memory);
+        assert!(matches!(refused, Err(Failure::CannotRun(_))), "{refused:?}");
+        let mut joined = RingContest::with(RingConfig::new(48 << 20, 4, 1)).unwrap();
+        joined.is_sleepy = true;
+        for producers in [1, 4] {
+            let load = Load::to_one(64, 1_000_001, producers);
+            let run = joined.run(&load, &mut memory).unwrap();
+            assert_eq!(run.check(&load), Ok(()), "{load:?}");
+            assert!(run.reading_seconds > 0.0);
+        }
+        let refused = joined.run(&Load::pairs(64, 10, 2), &mut memory);
         assert!(matches!(refused, Err(Failure::CannotRun(_))), "{refused:?}");
     }
 

@@ -15,7 +15,8 @@
 use std::{io, sync::LazyLock};
 
 use crate::{
-    bucket_change, capture, filter, flow, latency, limits, queues, recorder, ring, session::Session,
+    bucket_change, capture, filter, flow, latency, limits, queues, recorder, ring,
+    session::Session, thesis,
 };
 
 /// The make target that measures a group.
@@ -34,7 +35,7 @@ use Command::{Capture, Full, Quick};
 pub(crate) type MeasureFn = fn(&Session) -> io::Result<()>;
 
 /// Groups of rows by name, in the order of measurement, each with its command and its function.
-pub(crate) const MEASURES: [(&str, Command, MeasureFn); 15] = [
+pub(crate) const MEASURES: [(&str, Command, MeasureFn); 16] = [
     ("size", Quick, ring::retention),
     ("idle", Quick, latency::judged),
     ("queues", Quick, queues::judged),
@@ -47,6 +48,7 @@ pub(crate) const MEASURES: [(&str, Command, MeasureFn); 15] = [
     ("hits", Full, recorder::hits::rows),
     ("filter-tables", Full, filter::rows),
     ("queue-tables", Full, queues::rows),
+    ("thesis", Full, thesis::rows),
     ("lfn", Full, flow::lfn::errors),
     ("misses", Full, flow::misses::rows),
     ("capture", Capture, capture::judged),

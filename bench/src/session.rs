@@ -33,7 +33,7 @@ pub struct Row {
     /// The figure, in `unit`: the median of the repetitions. `None`: no figure, and `versus`
     /// contains the reason.
     pub value: Option<f64>,
-    /// `Mpps`, `GB/s` (10^9 bytes), `ms`, `us`, `ns`, `percent`, `bytes` or `ratio`.
+    /// `Mpps`, `GB/s` (10^9 bytes), `ms`, `us`, `ns`, `percent`, `bytes`, `M/s` (10^6 calls), `Gbit/s` or `ratio`.
     pub unit: String,
     /// The denominator of the comparison. For a row without a figure, the reason in words.
     pub versus: Option<String>,
@@ -219,12 +219,27 @@ impl Session {
     ///
     /// # Errors
     /// The results cannot be written.
-    pub fn measure(&self, what: &str, mut entrants: Vec<Entrant<'_>>) -> io::Result<()> {
+    pub fn measure(&self, what: &str, entrants: Vec<Entrant<'_>>) -> io::Result<()> {
+        self.measure_remarked(what, entrants, None)
+    }
+
+    /// As [`Self::measure`], with a remark for each figure.
+    ///
+    /// # Errors
+    /// The results cannot be written.
+    pub fn measure_remarked(
+        &self,
+        what: &str,
+        mut entrants: Vec<Entrant<'_>>,
+        remark: Option<&str>,
+    ) -> io::Result<()> {
         entrants.retain(|entrant| self.wants(&entrant.name));
         let repetitions = REPETITIONS.min(self.scale.repetitions);
         let heat = Heat::run(what, repetitions, entrants);
-        heat.spreads()
-            .try_for_each(|(name, spread)| self.put(name, None, spread))
+        heat.spreads().try_for_each(|(name, spread)| {
+            let remark = remark.map(str::to_owned);
+            self.put(name, None, spread.map(|spread| Figure { spread, remark }))
+        })
     }
 
     /// Measures a row if it is selected, compared with `versus` or alone.

@@ -56,9 +56,22 @@ fn a_selection_brings_its_denominators_and_nothing_else() {
 /// The names must not change, because documents refer to these names.
 #[test]
 fn the_rows_of_the_thesis_are_there() {
-    let selection = "limits,latency/10kpps,recorder/latency,queue/ring,queue/qq2016,queue/rtrb/64B/1p1c,filter-together";
+    let selection = "limits,latency/10kpps,recorder/latency,queue/ring,queue/qq2016,queue/rtrb/64B/1p1c,filter-together,\
+        producers,sink,inner-queue,outer-queue,guard,qq2016,scale/copy,scale/ring";
     let rows = rows_of(Command::Full, selection);
     for name in [
+        "producers/ring/64B/2p1c",
+        "producers/qq2016/1514B/2p1c",
+        "sink/ring/64B",
+        "inner-queue/qq2016/2MiB",
+        "outer-queue/qq2016/2t",
+        "guard/qq2016/1",
+        "qq2016/hold-check/vs-none",
+        "queue/rtrb/64B/1p1c/malloc",
+        "queue/rtrb/64B/1p1c/one-by-one",
+        "queue/rtrb/64B/1p1c/reused",
+        "scale/copy",
+        "scale/ring",
         "limits/memcpy-insert/64B",
         "limits/raw-insert/1514B",
         "latency/10kpps/p99",

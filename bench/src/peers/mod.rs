@@ -11,6 +11,7 @@
 //! parallel queues.
 
 mod crates;
+mod each;
 #[cfg(feature = "peers")]
 mod native;
 mod well;
@@ -44,23 +45,39 @@ trait Peer: Copy {
     fn open(self, pairs: usize, capacity: usize) -> Opened<impl Sender, impl Receiver>;
 }
 
-fn contestant(peer: impl Peer + 'static) -> Box<dyn Contest> {
-    Box::new(move |load: &Load, memory: &mut Memory| well::run(peer, load, memory))
+/// How packets get through a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Used well: buffers of 64 packets, in as much memory as the ring.
+    Well,
+    /// The same with few buffers, which stay in the cache: the paper's figure 7.
+    Reused,
+    /// Buffers of one packet: the message buffers of the thesis's figure 4.1.
+    OneByOne,
+    /// An allocation for each packet: the thesis's figure 4.1.
+    Malloc,
+}
+
+fn contestant(way: Way, peer: impl Peer + 'static) -> Box<dyn Contest> {
+    Box::new(move |load: &Load, memory: &mut Memory| match way {
+        Way::Malloc => each::run(peer, load, memory.len()),
+        _ => well::run(peer, way, load, memory),
+    })
 }
 
 /// All peers of this build with their names, crates first.
-pub(crate) fn all() -> Vec<(&'static str, Box<dyn Contest>)> {
+pub(crate) fn all(way: Way) -> Vec<(&'static str, Box<dyn Contest>)> {
     let crates = [
-        ("rtrb", contestant(Rtrb)),
-        ("array-queue", contestant(Array)),
-        ("crossbeam-channel", contestant(Channel)),
+        ("rtrb", contestant(way, Rtrb)),
+        ("array-queue", contestant(way, Array)),
+        ("crossbeam-channel", contestant(way, Channel)),
     ];
     #[cfg(not(feature = "peers"))]
     let native = [];
     #[cfg(feature = "peers")]
     let native = native::PEERS
         .iter()
-        .map(|(name, of)| (*name, contestant(*of)));
+        .map(|(name, of)| (*name, contestant(way, *of)));
     crates.into_iter().chain(native).collect()
 }
 

@@ -1,15 +1,19 @@
 //! Tiny loads on every peer of the build.
 
-use super::{Opened, Peer, Receiver, Rtrb, Sender, all, well};
+use super::{Opened, Peer, Receiver, Rtrb, Sender, Way, all, well};
 use crate::{contest::Load, measure::Failure, memory::Memory};
 
 /// Runs every peer.
 fn carry(load: &Load) {
     // With packets of 1514 bytes, a load of 20,001 packets is more than one lap of 16 MiB.
     let mut memory = Memory::new(16 << 20).unwrap();
-    for (name, mut peer) in all() {
-        let run = peer.run(load, &mut memory).unwrap();
-        assert_eq!(run.check(load), Ok(()), "{name}, {load:?}");
+    for way in [Way::Well, Way::Reused, Way::OneByOne, Way::Malloc] {
+        for (name, mut peer) in all(way) {
+            let run = peer.run(load, &mut memory).unwrap();
+            assert_eq!(run.check(load), Ok(()), "{name}, {way:?}, {load:?}");
+            let refused = peer.run(&Load::to_one(64, 10, 2), &mut memory);
+            assert!(matches!(refused, Err(Failure::CannotRun(_))), "{refused:?}");
+        }
     }
 }
 
@@ -49,7 +53,7 @@ impl Peer for Lossy {
 fn a_peer_that_loses_a_buffer_fails_its_run() {
     let load = Load::pairs(64, 10_000, 1);
     let mut memory = Memory::new(16 << 20).unwrap();
-    let run = well::run(Lossy, &load, &mut memory).unwrap();
+    let run = well::run(Lossy, Way::Well, &load, &mut memory).unwrap();
     let seen = 10_000 - u64::from(well::PACKETS);
     let lost = Failure::Count {
         expected: 10_000,

@@ -26,7 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Peer, Sender};
+use super::{Peer, Sender, Way};
 use crate::{
     contest::{Course, Frames, Load, Run, Tally, race},
     limits::{DESCRIPTOR_BYTES, describe},
@@ -52,11 +52,23 @@ pub(super) const PACKETS: u8 = 64;
 /// Minimum number of buffers for each producer: one being filled, one being read, two in between.
 const BUFFERS_LEAST: usize = 4;
 const FREE: u8 = 0;
+/// Buffers of each producer if the buffers are reused while they are in the cache.
+const BUFFERS_REUSED: usize = 16;
 
 /// The right to read one buffer, and the duty to free the buffer. Eight bytes, which every queue
 /// can carry like a pointer.
 #[derive(Debug)]
 pub(super) struct FilledBuffer(pub(super) usize);
+
+/// # Errors
+/// [`Failure::CannotRun`] unless each producer has a consumer.
+pub(super) fn in_pairs(load: &Load) -> Result<(), Failure> {
+    if load.producers == load.consumers {
+        return Ok(());
+    }
+    let why = "the other queues run with as many consumers as producers";
+    Err(Failure::CannotRun(why.to_owned()))
+}
 
 /// The buffers of one run, in borrowed memory.
 ///
@@ -67,6 +79,8 @@ pub(super) struct FilledBuffer(pub(super) usize);
 struct Buffers<'m> {
     start: *mut u8,
     buffer_bytes: usize,
+    /// Packets of a full buffer.
+    packets_max: u8,
     /// For each buffer, [`FREE`] or its number of packets.
     packets: Box<[AtomicU8]>,
     memory: PhantomData<&'m mut [u8]>,
@@ -79,18 +93,25 @@ unsafe impl Send for Buffers<'_> {}
 unsafe impl Sync for Buffers<'_> {}
 
 impl<'m> Buffers<'m> {
-    fn new(memory: &'m mut [u8], record_bytes: usize, producers: usize) -> Result<Self, Failure> {
+    fn new(
+        memory: &'m mut [u8],
+        packets_max: u8,
+        record_bytes: usize,
+        producers: usize,
+    ) -> Result<Self, Failure> {
         // Whole cache lines, so that neighbors share no line.
-        let buffer_bytes = (usize::from(PACKETS) * record_bytes).next_multiple_of(64);
+        let buffer_bytes = (usize::from(packets_max) * record_bytes).next_multiple_of(64);
         let count = memory.len() / buffer_bytes;
         if count < BUFFERS_LEAST * producers {
             let bytes = memory.len();
-            let why = format!("{bytes} bytes give {count} buffers of {PACKETS} packets: too few");
+            let why =
+                format!("{bytes} bytes give {count} buffers of {packets_max} packets: too few");
             return Err(Failure::CannotRun(why));
         }
         Ok(Self {
             start: memory.as_mut_ptr(),
             buffer_bytes,
+            packets_max,
             packets: (0..count).map(|_| AtomicU8::new(FREE)).collect(),
             memory: PhantomData,
         })
@@ -114,14 +135,33 @@ impl<'m> Buffers<'m> {
 }
 
 /// Carries `load` in buffers in `memory`.
-pub(super) fn run(peer: impl Peer, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
+///
+/// # Errors
+/// [`Failure`], and [`Failure::CannotRun`] unless each producer has a consumer.
+pub(super) fn run(
+    peer: impl Peer,
+    way: Way,
+    load: &Load,
+    memory: &mut Memory,
+) -> Result<Run, Failure> {
+    in_pairs(load)?;
     let record_bytes = DESCRIPTOR_BYTES + load.packet_bytes;
-    let buffers = &Buffers::new(memory.bytes_mut(), record_bytes, load.pairs)?;
+    let packets_max = match way {
+        Way::OneByOne => 1,
+        _ => PACKETS,
+    };
+    let mut memory = memory.bytes_mut();
+    if way == Way::Reused {
+        let bytes = BUFFERS_REUSED * load.producers * usize::from(PACKETS) * record_bytes;
+        let end = memory.len().min(bytes.next_multiple_of(64));
+        memory = &mut memory[..end];
+    }
+    let buffers = &Buffers::new(memory, packets_max, record_bytes, load.producers)?;
     let count = buffers.packets.len();
-    let (senders, receivers) = peer.open(load.pairs, count.div_ceil(4))?;
+    let (senders, receivers) = peer.open(load.producers, count.div_ceil(4))?;
     let frames = &Frames::new(load.packet_bytes);
-    let share = count / load.pairs;
-    let sending = &AtomicUsize::new(load.pairs);
+    let share = count / load.producers;
+    let sending = &AtomicUsize::new(load.producers);
     let producers = senders.into_iter().enumerate().map(|(producer, sender)| {
         move |course: &Course| {
             let own = producer * share..(producer + 1) * share;
@@ -176,7 +216,8 @@ fn produce(
         // SAFETY: the buffer is in this producer's run and free, and the token is made after the
         // slice is gone.
         let buffer = unsafe { buffers.bytes(index) };
-        let packets = fill(buffer, load, producer, frames, number..end);
+        let filled = number..end.min(number + u64::from(buffers.packets_max));
+        let packets = fill(buffer, load, producer, frames, filled);
         // Relaxed: the queue orders this before the buffer is read.
         buffers.packets[index].store(packets, Ordering::Relaxed);
         send(course, &mut sender, FilledBuffer(index))?;
@@ -187,7 +228,11 @@ fn produce(
 
 /// Sends a token, however long the queue stays full.
 #[inline]
-fn send(course: &Course, sender: &mut impl Sender, full: FilledBuffer) -> Result<(), Failure> {
+pub(super) fn send(
+    course: &Course,
+    sender: &mut impl Sender,
+    full: FilledBuffer,
+) -> Result<(), Failure> {
     let Err(mut full) = sender(full) else {
         return Ok(());
     };
@@ -203,7 +248,7 @@ fn send(course: &Course, sender: &mut impl Sender, full: FilledBuffer) -> Result
 
 /// Waits before the next poll of the queue. `pauses` counts the pauses of one wait.
 #[cold]
-fn pause(course: &Course, pauses: &mut u32) -> Result<(), Failure> {
+pub(super) fn pause(course: &Course, pauses: &mut u32) -> Result<(), Failure> {
     course.check()?;
     *pauses += 1;
     if *pauses > PAUSES {
@@ -230,7 +275,7 @@ fn fill(
 ) -> u8 {
     let records = buffer.chunks_exact_mut(DESCRIPTOR_BYTES + load.packet_bytes);
     let mut packets = 0;
-    for (record, number) in records.take(usize::from(PACKETS)).zip(numbers) {
+    for (record, number) in records.zip(numbers) {
         let descriptor = describe(load.time(producer, number), load.packet_bytes);
         let (front, back) = record.split_at_mut(DESCRIPTOR_BYTES);
         front.copy_from_slice(&descriptor);
@@ -238,6 +283,17 @@ fn fill(
         packets += 1;
     }
     packets
+}
+
+/// Counts a record by its descriptor.
+#[inline(always)]
+pub(super) fn add(record: &[u8], seen: &mut Tally) {
+    if let Some(descriptor) = record.first_chunk() {
+        let fields = u128::from_le_bytes(*descriptor);
+        #[expect(clippy::cast_possible_truncation, reason = "cuts fields out")]
+        let (time, captured) = (fields as u64, (fields >> 64) as u32);
+        seen.add(time, captured as usize);
+    }
 }
 
 /// Reads every descriptor of a buffer, and frees the buffer.
@@ -253,12 +309,7 @@ fn consume(
     // SAFETY: this is the token of the buffer, and the buffer is freed after the slice is gone.
     let bytes = unsafe { buffers.bytes(index) };
     for record in bytes.chunks_exact(record_bytes).take(usize::from(packets)) {
-        if let Some(descriptor) = record.first_chunk() {
-            let fields = u128::from_le_bytes(*descriptor);
-            #[expect(clippy::cast_possible_truncation, reason = "cuts fields out")]
-            let (time, captured) = (fields as u64, (fields >> 64) as u32);
-            seen.add(time, captured as usize);
-        }
+        add(record, seen);
     }
     // B1: Release, pairs with B2 in `produce`.
     buffers.packets[index].store(FREE, Ordering::Release);
@@ -274,7 +325,7 @@ mod tests {
         let frames = Frames::new(100);
         let mut memory = Memory::new(1).unwrap();
         let buffer = &mut memory.bytes_mut()[..64 * 116];
-        for (numbers, count) in [(0..70, 64), (64..70, 6)] {
+        for (numbers, count) in [(0..64, 64), (64..70, 6)] {
             assert_eq!(fill(buffer, &load, 0, &frames, numbers.clone()), count);
             for (record, number) in buffer.chunks_exact(116).zip(numbers).take(count.into()) {
                 assert_eq!(record[..16], describe(number, 100));
@@ -285,9 +336,9 @@ mod tests {
 
     #[test]
     fn a_region_too_small_is_told() {
-        assert!(Buffers::new(&mut [0; 4 * 64], 1, 1).is_ok());
+        assert!(Buffers::new(&mut [0; 4 * 64], PACKETS, 1, 1).is_ok());
         let mut short = [0; 3 * 64];
-        let refused = Buffers::new(&mut short, 1, 1);
+        let refused = Buffers::new(&mut short, PACKETS, 1, 1);
         assert!(matches!(refused, Err(Failure::CannotRun(_))));
     }
 }

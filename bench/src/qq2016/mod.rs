@@ -33,8 +33,8 @@ use std::{
 use self::{queue::Queue, storage::Storage};
 
 use crate::{
-    contest::{Contest, Course, Frames, Load, Run, Tally, race},
-    measure::Failure,
+    contest::{Contest, Course, Frames, Load, Run, Tally, race, seconds, together},
+    measure::{Failure, check_count},
     memory::Memory,
 };
 
@@ -44,23 +44,51 @@ const STORAGE_BYTES: usize = 2 << 20;
 const HOLD: Duration = Duration::from_micros(16_770);
 
 /// A contestant.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Qq2016 {
     /// The vectors of the last run.
-    offsets: Vec<Vec<usize>>,
+    pub(crate) offsets: Vec<Vec<usize>>,
+    /// Bytes of a storage.
+    pub(crate) storage_bytes: usize,
+    /// The guard interval; `None`: the number of inserters.
+    pub(crate) guard: Option<usize>,
+    /// Whether a store checks the hold time.
+    pub(crate) checks_hold: bool,
+}
+
+impl Default for Qq2016 {
+    fn default() -> Self {
+        Self {
+            offsets: Vec::new(),
+            storage_bytes: STORAGE_BYTES,
+            guard: None,
+            checks_hold: true,
+        }
+    }
 }
 
 impl Contest for Qq2016 {
     fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
-        let count = memory.len() / STORAGE_BYTES;
+        let count = memory.len() / self.storage_bytes;
+        let guard = self.guard.unwrap_or(load.producers);
+        if count <= guard.max(load.threads()) {
+            let bytes = self.storage_bytes;
+            let why = format!("the memory has only {count} storages of {bytes} bytes");
+            return Err(Failure::CannotRun(why));
+        }
+        let store = if self.checks_hold {
+            store::<true>
+        } else {
+            store::<false>
+        };
         self.offsets.resize_with(count, Vec::new);
-        let parts = memory.bytes_mut().chunks_exact_mut(STORAGE_BYTES);
+        let parts = memory.bytes_mut().chunks_exact_mut(self.storage_bytes);
         let parts = parts.zip(&mut self.offsets);
         let storages = parts.map(|(part, offsets)| Storage::new(part, offsets));
-        let queue = Queue::new(storages, load.pairs);
-        let storing = AtomicUsize::new(load.pairs);
+        let queue = Queue::new(storages, guard);
+        let storing = AtomicUsize::new(load.producers);
         let (queue_ref, storing) = (&queue, &storing);
-        let producers = (0..load.pairs).map(|producer| {
+        let producers = (0..load.producers).map(|producer| {
             move |_: &Course| {
                 let stored = store(queue_ref, load, producer);
                 // AcqRel: the last producer has seen the others finish.
@@ -70,7 +98,7 @@ impl Contest for Qq2016 {
                 stored
             }
         });
-        let consumers = (0..load.pairs).map(|_| {
+        let consumers = (0..load.consumers).map(|_| {
             move |_: &Course| {
                 let mut seen = Tally::default();
                 while let Some(storage) = queue_ref.dequeue() {
@@ -86,7 +114,11 @@ impl Contest for Qq2016 {
 
 /// One inserter: acquires storages and fills them, packet by packet (the thesis has no call for
 /// bursts, section 4.2).
-fn store(queue: &Queue<'_>, load: &Load, producer: usize) -> Result<(), Failure> {
+fn store<const CHECKS_HOLD: bool>(
+    queue: &Queue<'_>,
+    load: &Load,
+    producer: usize,
+) -> Result<(), Failure> {
     let frames = Frames::new(load.packet_bytes);
     let packets = load.packets_of(producer);
     let mut number = 0;
@@ -95,13 +127,39 @@ fn store(queue: &Queue<'_>, load: &Load, producer: usize) -> Result<(), Failure>
             return Err(Failure::system("enqueue", "the queue was closed"));
         };
         while number < packets
-            && !storage.is_overdue()
+            && !(CHECKS_HOLD && storage.is_overdue())
             && storage.append(load.time(producer, number), frames.get(number))
         {
             number += 1;
         }
     }
     Ok(())
+}
+
+/// Calls `enqueue` and `dequeue` in turns on each thread, `turns` times, with the guard off and
+/// nothing stored. Returns the calls of all threads a second.
+pub(crate) fn calls_per_second(threads: usize, turns: u64) -> Result<f64, Failure> {
+    // Each thread dequeues after it enqueued, so it always finds a storage.
+    let mut offsets = vec![Vec::new(); 2 * threads];
+    let mut memory = Memory::new(2 * threads * STORAGE_BYTES)?;
+    let parts = memory.bytes_mut().chunks_exact_mut(STORAGE_BYTES);
+    let parts = parts.zip(&mut offsets);
+    let queue = Queue::new(parts.map(|(part, offsets)| Storage::new(part, offsets)), 0);
+    let queue = &queue;
+    let work = |_| {
+        move |_: &Course| {
+            // A storage is returned before the next call.
+            let turn = |_: &u64| {
+                let is_enqueued = queue.enqueue().is_some();
+                is_enqueued && queue.dequeue().is_some()
+            };
+            Ok((0..turns).filter(turn).count() as u64)
+        }
+    };
+    let legs = together(&|| queue.close(), (0..threads).map(work).collect())?;
+    let done: u64 = legs.iter().map(|leg| leg.value).sum();
+    check_count(threads as u64 * turns, done)?;
+    Ok(2.0 * done as f64 / seconds(&legs, &legs))
 }
 
 #[cfg(test)]
@@ -124,6 +182,41 @@ mod tests {
                 let run = queue.run(&load, &mut memory).unwrap();
                 assert_eq!(run.check(&load), Ok(()), "{load:?}");
             }
+        }
+    }
+
+    /// The settings of figures 7.1, 7.4 and 7.6, and a store without the check of the hold time.
+    #[test]
+    fn every_setting_of_the_thesis_carries_every_packet() {
+        let mut memory = Memory::new(64 << 20).unwrap();
+        for (storage_mib, guard, checks_hold, load) in [
+            (2, None, true, Load::to_one(64, 1_000_001, 5)),
+            (8, None, true, Load::to_one(64, 1_000_001, 4)),
+            (2, Some(1), true, Load::pairs(64, 1_000_001, 4)),
+            (2, Some(8), true, Load::pairs(64, 1_000_001, 4)),
+            (2, None, false, Load::pairs(64, 1_000_001, 1)),
+        ] {
+            let mut queue = Qq2016 {
+                storage_bytes: storage_mib << 20,
+                guard,
+                checks_hold,
+                ..Qq2016::default()
+            };
+            let run = queue.run(&load, &mut memory).unwrap();
+            assert_eq!(run.check(&load), Ok(()), "{queue:?}");
+        }
+        let mut large = Qq2016 {
+            storage_bytes: 32 << 20,
+            ..Qq2016::default()
+        };
+        let refused = large.run(&Load::pairs(64, 10, 1), &mut memory);
+        assert!(matches!(refused, Err(Failure::CannotRun(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn the_outer_queue_answers_every_call() {
+        for threads in [1, 3] {
+            assert!(calls_per_second(threads, 1000).unwrap() > 0.0);
         }
     }
 }
