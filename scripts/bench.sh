@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Benchmarks, optimised build: `bench.sh quick` runs their own tests and measures the judged rows, `bench.sh full` all rows, then what is not the ring: the
 # reader of capture files, a filter over a file, and the generator over a veth pair. `bench.sh capture` measures live capture over veth,
-# as root, and then draws. Figures compare with each other inside one run.
+# as root, and then draws. `bench.sh papers` measures all of these rows, continues where an interrupted run of the same commit stopped,
+# and writes papers.md next to them (docs/dev/papers.md); QUICK=1 measures briefly, as root it also captures. Figures compare with each other inside one run.
 #
 # Rows go to bench/results.json in cargo's target directory. ROWS selects some: ROWS=ring,limits/raw-insert.
 # UPDATE_DOCS=1 with full or capture: the part of docs/dev/benchmarks.md and docs/dev/plots that it measures is made anew from this run.
@@ -10,15 +11,20 @@
 
 what=${1:-quick}
 bench=$(target_dir)/bench
+if [ "$what" = papers ]; then
+	bench=$bench/papers
+	[ -z "${QUICK:-}${ROWS:-}" ] || [ -z "${UPDATE_DOCS:-}" ] || die "UPDATE_DOCS needs a whole run, without QUICK and ROWS"
+else
+	rm -f "$bench/results.json"
+fi
 mkdir -p "$bench"
-rm -f "$bench/results.json"
 
 step "building"
 features=()
 if pkg-config --exists libdpdk 2>/dev/null; then
 	features+=(--features dpdk)
 	# folly's queues too, where FOLLY_INCLUDE says who has them (bench/build.rs).
-	[ "$what" != full ] || [ ! -e /usr/include/concurrentqueue ] || [ ! -e /usr/include/readerwriterqueue ] ||
+	[ "$what" != full ] && [ "$what" != papers ] || [ ! -e /usr/include/concurrentqueue ] || [ ! -e /usr/include/readerwriterqueue ] ||
 		features+=(--features peers)
 fi
 if [ "$what" = quick ]; then
@@ -29,11 +35,15 @@ fi
 program=$(built -p retroscope-bench --bin retroscope-bench "${features[@]}")
 
 arguments=()
-if [ "$what" = capture ]; then
+if [ "$what" = papers ]; then
+	arguments=(${QUICK:+--quick})
+	[ "$(id -u)" = 0 ] || echo "SKIP: live capture over veth needs root" >&2
+fi
+if [ "$what" = capture ] || { [ "$what" = papers ] && [ "$(id -u)" = 0 ]; }; then
 	[ "$(id -u)" = 0 ] || die "SKIP: live capture over veth needs root"
 	command -v tcpdump >/dev/null || echo "SKIP: the rows against tcpdump, which is not installed" >&2
 	"${CC:-cc}" -O2 -o "$bench/minimal_reader" bench/shim/minimal_reader.c
-	arguments=(--retroscope "$(built -p retroscope-cli --bin retroscope)" --minimal "$bench/minimal_reader")
+	arguments+=(--retroscope "$(built -p retroscope-cli --bin retroscope)" --minimal "$bench/minimal_reader")
 fi
 
 step "measuring"
@@ -42,6 +52,11 @@ step "measuring"
 if [ "$what" = capture ] && [ -e "$bench/results.json" ]; then
 	step "drawing"
 	"$program" report-capture --out "$bench" ${UPDATE_DOCS:+--docs docs/dev}
+fi
+if [ "$what" = papers ] && [ -e "$bench/results.json" ]; then
+	step "drawing"
+	"$program" report --out "$bench" ${UPDATE_DOCS:+--docs docs/dev}
+	[ -z "${UPDATE_DOCS:-}" ] || "$program" report-capture --out "$bench" --docs docs/dev
 fi
 [ "$what" = full ] || exit "$failed"
 

@@ -1,5 +1,5 @@
-//! The program that runs `make bench-quick`, `make bench`, `make bench-capture` and `make
-//! bench-ab`.
+//! The program that runs `make bench-quick`, `make bench`, `make bench-capture`, `make papers` and
+//! `make bench-ab`.
 //!
 //! `ROWS` selects rows: a comma-separated list of names, or of prefixes of names up to a slash.
 
@@ -22,6 +22,9 @@ const QUICK: Scale = Scale {
     seconds: 0.25,
     repetitions: 5,
 };
+
+/// Turns of `papers --quick`, and seconds of each run.
+const BRIEF: (usize, f64) = (3, 0.1);
 
 /// Scale of `capture`, whose contestants are processes with their own memory, so that this program
 /// needs little memory.
@@ -48,6 +51,9 @@ struct Arguments {
     /// Turns of each contestant for a judged row.
     #[arg(long, default_value_t = QUICK.repetitions)]
     repetitions: usize,
+    /// `papers` measures briefly. Its figures are marked, and not for publication.
+    #[arg(long)]
+    quick: bool,
     /// Packets of `flow-path`.
     #[arg(long, default_value_t = 0)]
     packets: u64,
@@ -60,6 +66,8 @@ enum BenchTask {
     Quick,
     Full,
     Capture,
+    /// All rows. An interrupted run continues after its last finished group.
+    Papers,
     Report,
     ReportCapture,
     /// Compares the rounds of two commits in the folder of results.
@@ -93,6 +101,17 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
         BenchTask::Quick => ("make bench-quick", &[Command::Quick][..], QUICK),
         BenchTask::Full => ("make bench", &[Command::Quick, Command::Full][..], QUICK),
         BenchTask::Capture => ("make bench-capture", &[Command::Capture][..], SMALL),
+        BenchTask::Papers => {
+            let all = &[Command::Quick, Command::Full, Command::Capture];
+            // Live capture needs root and the programs.
+            let end = all.len() - usize::from(arguments.programs.retroscope.is_none());
+            let command = if arguments.quick {
+                "make papers QUICK=1"
+            } else {
+                "make papers"
+            };
+            (command, &all[..end], QUICK)
+        }
         BenchTask::FlowPath => {
             flow_path(&arguments.timers, arguments.packets)?;
             return Ok(true);
@@ -106,24 +125,41 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
         }
     };
     scale.repetitions = arguments.repetitions.max(1);
-    let selection = Selection::parse(&env::var("ROWS").unwrap_or_default());
+    if arguments.quick {
+        (scale.repetitions, scale.seconds) = BRIEF;
+    }
+    let selected = env::var("ROWS").unwrap_or_default();
+    let selection = Selection::parse(&selected);
     if let (&[command], Some(item)) = (commands, selection.unknown(commands[0])) {
         return Err(format!("ROWS={item}: there is no such row of {command:?}").into());
     }
-    let mut session = Session::start(&out, scale, selection)?;
-    session.programs = arguments.programs;
     let load = machine::MachineLoad::start();
     let mut facts = machine::look();
     let mut fact = |name: &str, fact| facts.insert(name.to_owned(), fact);
     fact("command", command.to_owned());
+    if !selected.is_empty() {
+        fact("rows", selected);
+    }
+    if arguments.quick {
+        fact("quick", "yes".to_owned());
+    }
     fact("repetitions", scale.repetitions.to_string());
     if what != BenchTask::Capture {
         fact("ring", format!("{} GiB", scale.ring_bytes >> 30));
     }
-    machine::write(&facts, &out)?;
-    commands
+    // An interrupted run of the same program on the same machine continues.
+    let earlier = machine::read(&out).unwrap_or_default();
+    let is_same = ["cpu", "cores", "commit", "command", "rows"]
         .iter()
-        .try_for_each(|command| session.run(*command))?;
+        .all(|name| earlier.get(*name) == facts.get(*name));
+    let mut session = if what == BenchTask::Papers && is_same {
+        Session::resume(&out, scale, selection)?
+    } else {
+        Session::start(&out, scale, selection)?
+    };
+    session.programs = arguments.programs;
+    machine::write(&facts, &out)?;
+    session.run(commands)?;
     load.tell(&mut facts);
     machine::write(&facts, &out)?;
     Ok(!session.failed.get())

@@ -5,8 +5,10 @@
 //! docs/dev/benchmarks.md ([`published`]), so that nobody copies a figure by hand.
 
 use crate::{
-    report::END,
+    machine::Facts,
+    report::{END, cell},
     rows::{self, words},
+    session::Row,
 };
 
 /// Headings, and the fields of [`Entry`].
@@ -174,6 +176,32 @@ pub(crate) fn published_page(document: &str) -> String {
     page(&machine, &|name| published(document, name))
 }
 
+/// The page with the figures of a run.
+pub(crate) fn page_of(rows: &[Row], facts: &Facts) -> String {
+    let fact = |name| facts.get(name).map_or("unknown", String::as_str);
+    let machine = format!(
+        "Our figures are of a run of `{}`: {}, {} CPUs, commit {}, {}. A figure with † is unsteady.",
+        fact("command"),
+        fact("cpu"),
+        fact("cores"),
+        fact("commit"),
+        fact("date"),
+    );
+    let mark = if facts.contains_key("quick") {
+        " *quick*"
+    } else {
+        ""
+    };
+    page(&machine, &|name| {
+        let row = rows.iter().find(|row| row.name == name)?;
+        let figure = cell(Some(row));
+        Some(match row.value {
+            Some(_) => format!("{figure}{mark}"),
+            None => figure,
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::{fs, path::Path};
@@ -255,6 +283,17 @@ mod tests {
         assert_eq!(gigabits(name, "16.9 (16.9–17.1)"), " Mpps, 205 Gbit/s");
         assert_eq!(figure("queue/rtrb/64B/1p1c/well"), None);
         assert_eq!(figure("queue/ring/64B/2p2c/well"), None);
+    }
+
+    #[test]
+    fn a_brief_run_is_marked() {
+        let name = "ring/bytes-per-64B";
+        let row = Row::new(name, None, Ok(crate::measure::Spread::once(80.2)));
+        let mut facts = Facts::from([("command".to_owned(), "make papers".to_owned())]);
+        let line = |facts: &Facts| page_of(std::slice::from_ref(&row), facts);
+        assert!(line(&facts).contains(&format!("80.2 (`{name}`)")));
+        facts.insert("quick".to_owned(), "yes".to_owned());
+        assert!(line(&facts).contains(&format!("80.2 *quick* (`{name}`)")));
     }
 
     /// `UPDATE_GOLDEN=1` writes the page.

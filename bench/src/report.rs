@@ -87,7 +87,7 @@ fn number(value: f64) -> String {
 
 /// A value with its minimum and maximum repetition, if these differ in writing, and its marks:
 /// unsteady, goal missed.
-fn cell(row: Option<&Row>) -> String {
+pub(crate) fn cell(row: Option<&Row>) -> String {
     let Some(row) = row else {
         return "–".to_owned();
     };
@@ -241,7 +241,8 @@ fn origin(facts: &Facts) -> String {
     format!("commit {}, {}", fact("commit"), fact("date"))
 }
 
-/// Draws the figures of the run whose results are in `folder` into the same folder. If `docs` is
+/// Draws the figures of the run whose results are in `folder` into the same folder, and writes
+/// `papers.md` there. If `docs` is
 /// given, also fills the blocks of its `benchmarks.md`, draws the figures into its folder `plots` if
 /// the document shows figures, and writes `papers.md` ([`papers`]). Returns the written files.
 ///
@@ -257,6 +258,12 @@ pub fn report(folder: &Path, is_capture: bool, docs: Option<&Path>) -> io::Resul
         plot::write_all(&rows, &origin(&machine), folder)
     };
     let mut written = draw(folder)?;
+    if !is_capture {
+        let page = folder.join("papers.md");
+        let text = papers::page_of(&rows, &machine);
+        fs::write(&page, text).map_err(|error| at(&page, &error))?;
+        written.push(page);
+    }
     if let Some(docs) = docs {
         let path = docs.join("benchmarks.md");
         let before = fs::read_to_string(&path).map_err(|error| at(&path, &error))?;

@@ -202,8 +202,9 @@ fn the_document_of_a_run_is_filled_with_its_figures() {
     fs::write(&document, blocks.concat()).expect("a folder to write to");
     let written = report(run.path(), false, Some(docs.path())).expect("everything is there");
     let figures = [run.path(), &docs.path().join("plots")].map(|at| at.join("sizes-1p1c.svg"));
-    let pages = [document.clone(), docs.path().join("papers.md")];
-    assert_eq!(written, [figures, pages].concat());
+    let [of_run, page] = [run.path(), docs.path()].map(|at| at.join("papers.md"));
+    let [figure, of_docs] = figures;
+    assert_eq!(written, [figure, of_run, of_docs, document.clone(), page]);
     let text = fs::read_to_string(&document).expect("it was written");
     for part in [
         "a processor",

@@ -22,6 +22,8 @@ use crate::{
 
 /// The file of rows, in the folder of results.
 pub const RESULTS: &str = "results.json";
+/// The groups that an interrupted run has finished, one a line, in the folder of results.
+const FINISHED: &str = "finished.txt";
 /// Turns of each contestant in `full`. Judged rows have more turns.
 pub(crate) const REPETITIONS: usize = 3;
 
@@ -146,11 +148,30 @@ pub struct Session {
     pub programs: Programs,
     selection: Selection,
     rows: RefCell<Vec<Row>>,
+    /// Names of the finished groups, a line each.
+    finished: RefCell<String>,
     /// Whether a check failed: the program must not end with 0.
     pub failed: Cell<bool>,
 }
 
 impl Session {
+    /// Continues after the finished groups of an earlier run in the folder. Rows of other groups are
+    /// measured again.
+    ///
+    /// # Errors
+    /// The system's error, or the fault of the earlier results.
+    pub fn resume(folder: &Path, scale: Scale, selection: Selection) -> io::Result<Self> {
+        let earlier = fs::read_to_string(folder.join(FINISHED));
+        let rows = match &earlier {
+            Ok(_) => read(folder)?,
+            Err(_) => Vec::new(),
+        };
+        let session = Self::start(folder, scale, selection)?;
+        session.rows.replace(rows);
+        session.finished.replace(earlier.unwrap_or_default());
+        Ok(session)
+    }
+
     /// Removes earlier results, makes the folder if needed, and allocates the memory that
     /// contestants share.
     ///
@@ -158,10 +179,14 @@ impl Session {
     /// The system's error.
     pub fn start(folder: &Path, scale: Scale, selection: Selection) -> io::Result<Self> {
         fs::create_dir_all(folder).map_err(|error| at(folder, &error))?;
-        let path = folder.join(RESULTS);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(&path, &error)),
-            _ => {}
+        for name in [RESULTS, FINISHED] {
+            let path = folder.join(name);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(at(&path, &error));
+                }
+                _ => {}
+            }
         }
         let bytes = usize::try_from(scale.ring_bytes).unwrap_or(usize::MAX);
         Ok(Self {
@@ -171,21 +196,38 @@ impl Session {
             programs: Programs::default(),
             selection,
             rows: RefCell::default(),
+            finished: RefCell::default(),
             failed: Cell::new(false),
         })
     }
 
-    /// Runs all groups of a command that may contain a selected row. A failed measurement is
-    /// written as a row too.
+    /// Runs all groups of the commands that may contain a selected row and are not finished. A
+    /// failed measurement is written as a row too.
     ///
     /// # Errors
     /// The results cannot be written.
-    pub fn run(&self, command: Command) -> io::Result<()> {
-        for (group, of, run) in rows::MEASURES {
-            let mut listed = rows::LIST.iter().filter(|row| row.group == group);
+    pub fn run(&self, commands: &[Command]) -> io::Result<()> {
+        let mut groups = rows::MEASURES.to_vec();
+        groups.retain(|(group, of, _)| {
+            let mut listed = rows::LIST.iter().filter(|row| row.group == *group);
             let is_wanted = listed.any(|row| self.selection.wants_some_of(row.stem()));
-            if of == command && is_wanted {
-                run(self)?;
+            let is_finished = self.finished.borrow().lines().any(|done| done == *group);
+            commands.contains(of) && is_wanted && !is_finished
+        });
+        for (at_group, (group, _, run)) in groups.iter().enumerate() {
+            let rest: Vec<&str> = groups[at_group + 1..].iter().map(|it| it.0).collect();
+            say(&format!(
+                "group {group}; then {}: {}",
+                rest.len(),
+                rest.join(", ")
+            ));
+            run(self)?;
+            let mut finished = self.finished.borrow_mut();
+            *finished += &format!("{group}\n");
+            let path = self.folder.join(FINISHED);
+            // Without rows there is nothing to continue from.
+            if !self.rows.borrow().is_empty() {
+                fs::write(&path, &*finished).map_err(|error| at(&path, &error))?;
             }
         }
         Ok(())
@@ -305,6 +347,7 @@ impl Session {
             say(&format!("  remark: {remark}"));
         }
         let mut rows = self.rows.borrow_mut();
+        rows.retain(|earlier| earlier.name != row.name);
         rows.push(row);
         let lines: Result<Vec<String>, _> = rows.iter().map(serde_json::to_string).collect();
         let text = format!("[\n  {}\n]\n", lines?.join(",\n  "));
@@ -371,6 +414,28 @@ mod tests {
             .put::<Spread>("ring/cold-scan/ns", None, Err(lost))
             .unwrap();
         assert!(session.failed.get());
+    }
+
+    #[test]
+    fn an_interrupted_run_continues_after_its_finished_groups() {
+        let folder = tempfile::tempdir().unwrap();
+        let row = "ring/bytes-per-64B";
+        let first = session(folder.path(), row);
+        first.run(&[Command::Quick]).unwrap();
+        assert_eq!(first.rows.borrow().len(), 1);
+        // Of an unfinished group.
+        first.put("ring/cold-scan/ns", None, Ok(SPREAD)).unwrap();
+        let Session { scale, .. } = first;
+        let selection = || Selection::parse(row);
+        let next = Session::resume(folder.path(), scale, selection()).unwrap();
+        let earlier = next.rows.borrow().clone();
+        assert_eq!(earlier.len(), 2);
+        next.run(&[Command::Quick]).unwrap();
+        assert_eq!(*next.rows.borrow(), earlier, "nothing ran");
+        next.put("ring/cold-scan/ns", None, Ok(SPREAD)).unwrap();
+        assert_eq!(read(folder.path()).unwrap(), earlier, "one row of a name");
+        let anew = Session::start(folder.path(), scale, selection()).unwrap();
+        assert!(anew.rows.borrow().is_empty() && anew.finished.borrow().is_empty());
     }
 
     #[test]

@@ -15,7 +15,7 @@ fn rows_of(command: Command, selection: &str) -> Vec<Row> {
         repetitions: 1,
     };
     let session = Session::start(folder.path(), scale, Selection::parse(selection)).unwrap();
-    session.run(command).unwrap();
+    session.run(&[command]).unwrap();
     let rows = read(folder.path()).unwrap();
     assert!(!session.failed.get(), "{rows:?}");
     let mut names: Vec<_> = rows.iter().map(|row| &row.name).collect();
