@@ -11,7 +11,7 @@
 //! The ring may overwrite packets of the backlog, as for any reader; these packets are counted as
 //! missed. The inserter loses packets at the source only if storing alone is too slow. A source
 //! that is never dry would get no analysis at all, so after [`NEVER_DRY_NS`] the inserter analyzes
-//! for [`TURN_NS`] in each half of the ring.
+//! for [`TURN_NS`] each time when it has stored half of its share of the ring.
 //!
 //! If the backlog lasts ([placement](super::placement)) and a CPU is free, the reader and its shard
 //! go to the analyzer's thread, which reads on from the same record. The inserter takes them back
@@ -173,7 +173,8 @@ pub(crate) struct Inline {
     analyzed_ns: i64,
     /// When the source was last dry, ns of the monotonic clock.
     dry_ns: i64,
-    /// Bytes stored since the last analysis for a source that is never dry.
+    /// Bytes stored since the source was last dry, or since the last analysis for a source that is
+    /// never dry.
     unturned: u64,
     /// The pulse of the inserter's thread.
     pulse: ThreadPulse,
@@ -312,7 +313,7 @@ impl Inline {
 
     /// All `stored` records were published, and the source `is_dry` or not, at `now_ns` of the
     /// monotonic clock. Wakes the analyzer if it has something to do. Returns whether there were
-    /// hits or records for the analyzer.
+    /// hits, ended flows or records for the analyzer.
     pub(crate) fn after_publish(&mut self, stored: u64, is_dry: bool, now_ns: i64) -> bool {
         if is_dry {
             (self.dry_ns, self.unturned) = (now_ns, 0);
@@ -329,8 +330,9 @@ impl Inline {
         std::mem::take(&mut self.is_due)
     }
 
-    /// Analyzes the backlog of the `stored` records, which are published, as long as the source has
-    /// nothing (`has_more`), for at most [`TURN_NS`].
+    /// Analyzes the backlog of the `stored` records, which are published, for at most [`TURN_NS`]. A
+    /// dry source ends the analysis when it has packets again (`has_more`). For another source this
+    /// does nothing, unless the source has not been dry for [`NEVER_DRY_NS`].
     pub(crate) fn work_off(
         &mut self,
         stored: u64,
