@@ -1,9 +1,9 @@
 //! Queries: the packets of a window of a ring, in order, with a verdict. The ring is the recorder's
 //! own, or the ring of another process, which may have ended. A follow goes on with new packets.
 //!
-//! A query needs no work of the recorder's threads. It reads the ring's memory, the *region*,
-//! bucket by bucket ([`Attached`]). The query keeps only the matching packets of each bucket until
-//! their turn (`query/merge.rs`). So memory depends on the answer, not on the ring.
+//! To read a ring, a query needs no work of the recorder's threads. It reads the ring's memory, the
+//! *region*, bucket by bucket ([`Attached`]). The query keeps only the matching packets of each
+//! bucket until their turn (`query/merge.rs`). So memory depends on the answer, not on the ring.
 //!
 //! A region numbers its records. The numbers show which records were overwritten, are torn, or were
 //! not published (`query/contents.rs`). The region does not show losses before the ring, at intake:
@@ -288,7 +288,8 @@ impl QueryAnswer {
     }
 
     /// The dumps that may have packets of the window that left the ring. `None`: the query did not
-    /// ask for dumps, no packet of the window left the ring, or no dump can have such packets.
+    /// ask for dumps, or no part of the window is before the ring. Also `None` if no packet of the
+    /// window was overwritten, and no other recording has dumps of that time.
     fn dumped(&self) -> Option<DumpReader> {
         let catalog = self.catalog.as_ref()?;
         let recorder = self.recorder.as_ref().and_then(Weak::upgrade);
@@ -318,10 +319,11 @@ impl QueryAnswer {
 
     /// Writes the packets as one pcapng section, which a program may read at the same time. The
     /// verdict is in a comment of the last packet. As JSON it is in the statistics of each
-    /// interface, after all packets. An answer without packets has the ring's interfaces.
+    /// interface, after all packets. An answer without packets has the requested interfaces of the
+    /// ring; all interfaces, if the ring has none of these.
     ///
-    /// A follow writes statistics every second, and flushes `out` after each write. `out` may
-    /// block: packets that are overwritten meanwhile are reported.
+    /// A follow writes statistics every second, and flushes `out` after each pass over the ring.
+    /// `out` may block: packets that are overwritten meanwhile are reported.
     ///
     /// # Errors
     /// [`QueryError::Ring`], [`QueryError::Output`]. Output that was written before has no verdict.

@@ -39,6 +39,7 @@ pub struct Missing {
     /// - `script`: the dump script failed and matches nothing from then on. Or the script made a
     ///   filter that cannot match the trigger packet's link type; the notes say so.
     /// - `stopped`: not written because the recording was aborted.
+    /// - `unmatched`: the packets of the alert that opened the dump. The dump has no packet.
     pub cause: &'static str,
     /// The source that lost the packets, for losses at intake.
     #[serde(skip_serializing_if = "Option::is_none")]

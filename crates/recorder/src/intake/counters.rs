@@ -57,7 +57,7 @@ const fn logged(cause: LossCause) -> &'static str {
     }
 }
 
-/// The interface was down or removed, so the packets on the wire are unknown.
+/// The interface was down or removed, or its engine failed, so the packets on the wire are unknown.
 pub const INTERFACE_DOWN: &str = "interface-down";
 
 /// The counters of one queue of one source. The queue's inserter writes the counters; any thread
@@ -92,8 +92,8 @@ pub(crate) struct QueueCounters {
     /// How far the clock of the stamps is ahead of the system's clock, ns. `i64::MIN`: the stamps
     /// are from the system's clock, or the difference is unknown.
     ahead_ns: AtomicI64,
-    /// Live: the last packets, if they may follow a clock step and more packets are needed to
-    /// decide.
+    /// Packets that may follow a clock step, until later packets decide; also packets of a believed
+    /// step that are not reported yet. Only live verdicts use the packets.
     undecided: Mutex<Option<Misplaced>>,
     #[cfg(test)]
     at_end: tests::AtEnd,
@@ -111,7 +111,8 @@ pub(crate) struct EngineReading {
     pub(crate) input_drops: InputDrops,
 }
 
-/// Counts of an inserter since it last added to the shared counters, which it does once per burst.
+/// Counts of an inserter since it last added to the shared counters: live once per burst, from
+/// files after each part of a burst.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct BurstCount {
     pub(crate) stored: u64,
@@ -378,7 +379,7 @@ pub struct SourceSnapshot {
     #[serde(rename = "xdp", serialize_with = "as_xdp")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Xdp>))]
     pub xdp_mode: Option<XdpMode>,
-    /// Packets that the engine's buffer can hold; `None`: unknown.
+    /// Capacity of the engine's buffers, in bytes or packets; `None`: unknown.
     #[serde(skip)]
     pub buffer: Option<SourceBuffer>,
 }
@@ -502,7 +503,7 @@ pub(crate) struct LossEvent {
     /// Some packets may be outside of the requested window.
     pub(crate) is_part: bool,
     /// From files: the number of stored records when the loss was found. The loss does not concern
-    /// windows that end before this record. Live: 0.
+    /// windows that end before this record. Live, and after [`LossLog::forget_records`]: 0.
     pub(crate) record: u64,
 }
 
@@ -513,8 +514,8 @@ pub(crate) struct LossLog {
     events: Mutex<Vec<LossEvent>>,
 }
 
-/// With this many events, the log merges the oldest events. A window that reaches back further than
-/// the log is judged by merged events.
+/// With this many events, the log merges the oldest events. Windows of that time are then judged by
+/// merged events, which have longer time ranges.
 const LOSS_EVENTS: usize = 16_384;
 
 impl LossEvent {

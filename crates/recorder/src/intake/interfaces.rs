@@ -34,8 +34,8 @@ pub(crate) struct RecordedInterface {
 /// compiled.
 type RulesAndTemplates = (SharedRules, Templates, FilterMode);
 
-/// An append-only table; the index is the ring's interface identifier. Inserters append, all
-/// threads read.
+/// An append-only table; the index is the ring's interface identifier. The start of the recorder
+/// and the inserters append, all threads read.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
     /// The trigger rules and dump templates, which are compiled for new link types.

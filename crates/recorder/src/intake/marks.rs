@@ -1,5 +1,5 @@
-//! Marks of flows that are exempt from shedding, and of flows that are shunted. Shards and the
-//! dumper set marks for inserters.
+//! Marks of flows that are exempt from shedding, and of flows that are shunted. Shards, the dumper
+//! and inserters set marks; inserters look for marks.
 //!
 //! A flow becomes exempt with the first packet that matches a trigger or an open dump. A dump may
 //! open when packets of its flow are already being shed. So an inserter also asks the filters of
@@ -24,8 +24,9 @@ use retroscope_packet::{LinkType, parse};
 
 use crate::{analysis::rules::Rules, control::lock};
 
-/// Marks of exempt flows, and as many of shunted flows; live 16 bytes each. With 1,000 marked
-/// flows, a mark is overwritten by another one with probability 1/2,000.
+/// Live: marks of exempt flows, and as many of shunted flows, 16 bytes each. With 1,000 marked
+/// flows, a mark is overwritten by another one with probability 1/2,000. From files: marks of both
+/// kinds together.
 const MARKS: usize = 1 << 20;
 /// Newly exempt flows that inserters may still have to read.
 const EXEMPTED: usize = 1024;
@@ -42,8 +43,8 @@ pub(crate) struct Marks {
 
 #[derive(Debug)]
 enum MarkedFlows {
-    /// Live. Exempt flows have a separate table, from which no thread removes a flow. So a flow
-    /// stays exempt, whatever other threads mark at the same time.
+    /// Live. Exempt flows have a separate table, from which no thread removes a flow. So a shunt
+    /// does not end an exemption, even if threads set both marks at the same time.
     Shared {
         exempt: LfnTable,
         /// The ring times at which flows were shunted.
@@ -137,8 +138,8 @@ impl Marks {
         for link_type in link_types {
             dumps.add_link_type(*link_type);
         }
-        // Live, no thread waits for libpcap; the dumper marks the flows of the dump's packets in
-        // any case.
+        // No thread waits for libpcap; the dumper marks the flows of the dump's packets in any
+        // case.
         let is_slow = !dumps.slow_link_types(filter, link_types).is_empty();
         if !is_slow && dumps.insert(id, filter).is_ok() {
             dumps.join();

@@ -299,8 +299,8 @@ impl Intake {
     }
 
     /// Live: the known losses at intake within the closed intervals of ring time, and the ring time
-    /// up to which the losses of all queues are known, ns. `None`: of some queue, no losses are
-    /// known yet. Stamps are `offset_ns` ahead of ring time.
+    /// up to which the losses of all queues with loss counters are known, ns. `None`: of some such
+    /// queue, no losses are known yet. Stamps are `offset_ns` ahead of ring time.
     pub(crate) fn known_losses(
         &self,
         windows_ns: &[(i64, i64)],

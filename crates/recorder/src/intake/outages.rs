@@ -1,4 +1,4 @@
-//! Time ranges in which the interface of a source is down or removed.
+//! Time ranges in which the interface of a source is down or removed, or its engine has failed.
 //!
 //! During an outage nothing is received, and the packets on the wire are unknown. Outages go to the
 //! log of losses while they last, so that a dump whose window ends meanwhile reports the outage. A

@@ -142,7 +142,8 @@ impl Cutoffs {
 }
 
 /// The configuration of shedding. The class of a flow is the first one whose filter matches the
-/// first packet of the flow, or that has no filter.
+/// first packet of the flow, or that has no filter. After a change of the classes, the next packet
+/// of the flow counts instead.
 #[derive(Debug, Clone)]
 pub(crate) struct SheddingConfig {
     pub(crate) cutoffs: Arc<Cutoffs>,
@@ -504,7 +505,7 @@ mod tests {
         assert_eq!(max(&mut shedding, 3, &producer), Some(513));
     }
 
-    /// An engine that drops flows, and fails after `calls_max` calls.
+    /// An engine that drops flows. Calls to drop a flow fail if `calls` has `calls_max` entries.
     #[derive(Debug, Default)]
     struct Drops {
         calls: Vec<(ShuntedFlow, Option<u8>)>,

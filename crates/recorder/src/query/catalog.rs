@@ -54,7 +54,7 @@ pub(super) struct CatalogDump {
     pub(super) claims: Option<Vec<StampRange>>,
     /// The dump's filter in the recorder's log. Empty if the log has no report of the dump.
     pub(super) expression: String,
-    /// The UUID of the dump's recording; `None`: the packets have no IDs.
+    /// The UUID of the dump's recording; `None`: the packets have no IDs, or the dump is `gone`.
     pub(super) recording: Option<String>,
     /// The reason if the dump does not exist as it was written.
     pub(super) gone: Option<String>,
@@ -275,9 +275,9 @@ pub(super) fn uncovered(whole: StampRange, covered: &[StampRange]) -> Vec<StampR
 }
 
 /// Whether a filter is sure to match every packet that a query asks for. The filter matches
-/// everything, or is the query's expression, or begins the expression, followed by `and` and
-/// without any `or`. Host names may have had other addresses at the time of the dump: the caller
-/// checks that.
+/// everything, or is one of the query's expressions. Or it begins such an expression, followed by
+/// `and`, and the expression has no `or` outside of parentheses. Host names may have had other
+/// addresses at the time of the dump: the caller checks that.
 pub(super) fn takes_all_of(filter: &str, query: &Query) -> bool {
     let filter = filter.trim();
     // An expression may match more on a part of each packet than on the whole packet.

@@ -50,7 +50,7 @@ struct ProducerContents {
     end: u64,
     /// Number of records that were overwritten.
     evicted: u64,
-    /// The largest time of overwritten records, ns.
+    /// The largest time of overwritten records, or an upper bound, ns.
     evicted_to_ns: i64,
     /// Number of records that should be in a bucket, but are not.
     lost: u64,

@@ -163,8 +163,8 @@ impl DumpReader {
     /// Resets all dumps, so that a second pass reads them from their beginning.
     pub(super) fn again(self) -> Self {
         let again = |it: DumpSource| DumpSource {
-            // The first pass counted no packet of this dump because of an error, so the second pass
-            // does not read the dump.
+            // If a dump had an error and gave no packet in the first pass, the second pass does not
+            // read the dump.
             fault: it.fault.filter(|_| it.packets == 0),
             is_opened: it.is_opened,
             ..DumpSource::new(it.dump, it.recording, it.part)

@@ -13,7 +13,8 @@ use crate::{Verdict, rfc3339};
 impl<W: io::Write> AnswerReading<'_, W> {
     /// The window of the packets in the answer. If a limit ended the answer early, or a
     /// cancellation an answer that does not follow, the window ends with the last packet. The
-    /// window of a follow ends with the time up to which all packets are written.
+    /// window of another follow ends with the time up to which all packets are written, unless the
+    /// recorder was killed.
     pub(super) fn final_window(&self) -> QueryWindow {
         let mut window = self.answer.window;
         let is_follow = self.answer.query.follow;

@@ -230,7 +230,7 @@ impl BucketIndex {
     }
 
     /// A cheap hash, because every packet needs a hash: two multiplications and folds. A Community
-    /// ID is computed only once for each flow.
+    /// ID is computed only once for each flow with ports.
     fn of_host(&self, host: &IpAddr) -> u64 {
         let (bits, family) = match host {
             IpAddr::V4(addr) => (u128::from(addr.to_bits()), 4),

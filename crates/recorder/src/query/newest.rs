@@ -51,8 +51,8 @@ pub(super) struct LastPackets {
 type Match = (RecordPosition, i64, u64);
 
 /// Maximum number of entries of [`LastPackets::begins`], of 56 bytes each. If more packets are
-/// within the limit, only every second, fourth or eighth place is kept. The answer may then have a
-/// few packets fewer than its limit.
+/// within the limit, only every second place is kept, then every fourth, and so on. The answer may
+/// then have a few packets fewer than its limit.
 const BEGINS_MAX: usize = 1 << 20;
 
 impl NewestStart {

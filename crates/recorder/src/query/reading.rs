@@ -59,7 +59,8 @@ pub(super) struct AnswerReading<'v, W: io::Write> {
     pub(super) newest: Option<NewestStart>,
     /// The candidates for the start of the newest packets, while the answer is counted.
     pub(super) last: Option<LastPackets>,
-    /// The question for the index. `None`: the ring has no index, or the index does not help.
+    /// The question for the index. `None`: the ring has no index, the index does not help, or the
+    /// query continues an earlier answer.
     pub(super) needed: Option<IndexQuestion>,
     pub(super) tally: QueryTally,
     /// Number of earlier passes.

@@ -72,8 +72,9 @@ pub(crate) struct Situation {
     pub(crate) modules: bool,
 }
 
-/// Chooses the threads and the number of shards. Also returns a message if the choice differs from
-/// the request. The error is a message for the user.
+/// Chooses the threads and the number of shards. Also returns a message if fewer threads analyze
+/// packets than requested, unless the request is above [`SHARDS`]. The error is a message for the
+/// user.
 pub(crate) fn choose(
     analyzers: Analyzers,
     it: Situation,
@@ -143,8 +144,8 @@ pub(crate) fn choose(
         },
         Analyzers::Threads(threads) if threads.get() == 1 => one,
         Analyzers::Threads(_) if least == Some(Partition::None) => only_one(script),
-        // Dividing the queues costs nothing. Dividing the address pairs keeps together what comes by
-        // several queues, and serves more threads than queues.
+        // Dividing the queues costs nothing. Dividing the address pairs keeps together the packets of
+        // a pair that arrive at several queues, and serves more threads than queues.
         Analyzers::Threads(threads) if threads.get() <= it.queues && why_not.is_none() => {
             readers(AnalysisPlacement::Readers, threads.get())
         }

@@ -68,7 +68,8 @@ pub struct Config {
     pub past: Duration,
     /// Packet time after a trigger.
     pub future: Duration,
-    /// How late a packet of a file may be.
+    /// How late a packet may be, if it is from a file, or from a live source with stamps of another
+    /// system's clock.
     pub hold: Duration,
     /// Whether the first dump disarms the triggers.
     pub single: bool,
@@ -127,7 +128,8 @@ impl Config {
     }
 }
 
-/// Live, 64 MiB; no triggers, no dumps; no limits except 64 dumps at once.
+/// Live, 64 MiB; no triggers, no dumps; no limits except 64 dumps at once and those of
+/// [`AlertConfig`].
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -190,8 +192,9 @@ pub struct ClassCutoff {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Analyzers {
     /// Live: in the thread that stores the packets while this thread keeps up, or else in another
-    /// thread if a CPU is free. With scripts always in the other thread. From files: in another
-    /// thread, unless packets may be shed: then as `Inline`.
+    /// thread if a CPU is free. Always in the other thread with scripts, and if packets that must
+    /// be analyzed together may arrive at several queues. From files: in another thread, unless
+    /// packets may be shed: then as `Inline`.
     #[default]
     Auto,
     /// In the thread that stores the packets, even if that leads to losses.

@@ -94,7 +94,8 @@ pub(crate) struct CheckedExpressions {
 }
 
 impl CheckedExpressions {
-    /// Compiles everything for the link types of the sources, also to machine code.
+    /// Compiles everything for the link types of the sources. Submits the triggers, the capture
+    /// filter and the filters of classes for compilation to machine code.
     pub(crate) fn new(
         config: &Config,
         link_types: &LinkTypes<'_>,

@@ -81,7 +81,7 @@ pub(super) struct RuleEntry {
     pub(super) expression: String,
     pub(super) request: TriggerRequest,
     pub(super) is_enabled: bool,
-    /// `None`: a script, whose hits are not counted by rule.
+    /// Packets that matched the expression; `None`: a script, whose matches are not counted.
     pub(super) hits: Option<Arc<AtomicU64>>,
     /// Whether the rule belongs to the configuration, and follows the next
     /// [reload](RecorderHandle::reload).
@@ -388,7 +388,7 @@ impl RuleTable {
 }
 
 impl RuleTable {
-    /// Refuses a rule if its texts and the texts of the other added rules are too long together.
+    /// Refuses a rule if its texts and the counted texts of the other rules are too long together.
     fn check_bytes(&self, wanted: RequestedRule<'_>) -> Result<(), CommandError> {
         let text_bytes = |is_added, (expression, request): (&str, &TriggerRequest)| {
             let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);

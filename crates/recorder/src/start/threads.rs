@@ -184,7 +184,7 @@ fn spawn_inserter(
 }
 
 /// Reports the end of a thread, also after a panic, and wakes the threads that wait for that end,
-/// for example the analyzer. Dropped after everything else that the thread owns.
+/// for example the analyzer. Unless the thread panics, its inserter or reader is dropped before.
 #[derive(Debug)]
 struct ThreadExitGuard {
     left: Vec<Arc<AtomicUsize>>,

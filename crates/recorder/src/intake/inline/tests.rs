@@ -260,7 +260,8 @@ fn a_source_that_has_more_packets_is_emptied_first() {
     assert_eq!(rig.slots.of(0).promised_ns(), i64::MAX);
 }
 
-/// Each record is analyzed once and in order, in the burst, from the ring, or by the analyzer.
+/// Each hit is found once and in order, in the burst, from the ring, or by the analyzer. One record
+/// in 25 is a hit.
 #[test]
 fn each_record_is_looked_at_once() {
     let (mut from_ring, mut by_analyzer) = (0, 0);
@@ -402,7 +403,7 @@ fn the_ring_overwrites_the_backlog_and_counts_it() {
     rig.stay_inline();
     rig.wakes(0);
     for round in 0..3 {
-        // About one and a half rings.
+        // A little more than the ring holds.
         for _ in 0..24_000_000 / (100 * 60) {
             rig.burst(|_| 8);
         }

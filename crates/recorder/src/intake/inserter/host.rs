@@ -139,8 +139,8 @@ impl HostStamps {
     }
 }
 
-/// How much earlier than now a stamp is with an offset, ns. `u64::MAX`: later than now, so the
-/// offset is wrong, because no frame is stamped later than it is fetched.
+/// How far a stamp is from now with an offset, ns. `u64::MAX`: more than [`AHEAD_NS`] later than
+/// now, so the offset is wrong, because no frame is stamped later than it is fetched.
 fn distance(stamp_ns: i64, offset_ns: i64, now_ns: i64) -> u64 {
     let ring_ns = stamp_ns.saturating_sub(offset_ns);
     if ring_ns > now_ns.saturating_add(AHEAD_NS) {

@@ -34,7 +34,7 @@ const COUNTERS_PERIOD_NS: i64 = 10_000_000;
 /// a thousand small packets. Losses between two readings have no more precise time.
 const UNAWAITED_COUNTERS_PERIOD_NS: i64 = 100_000_000;
 /// Longest time without a publication and a watermark, ns, for a source that never runs dry. The
-/// ring publishes by itself after 128 KiB, which small bursts fill slowly.
+/// ring publishes by itself after 128 KiB or 4096 records, which small bursts fill slowly.
 const PUBLICATION_PERIOD_NS: i64 = 1_000_000;
 
 /// The inserter of one live queue.
@@ -113,7 +113,7 @@ impl LiveInserter {
     /// source. Returns `false` at the end.
     ///
     /// Records are published, and the watermark moves, at the end of each step, not after each of
-    /// many small bursts. The ring publishes by itself when 128 KiB wait.
+    /// many small bursts. The ring publishes by itself when 128 KiB or 4096 records wait.
     pub(crate) fn step(&mut self) -> bool {
         self.pulse.beat();
         let is_awaited = self.intake.parts.common.counters.are_dumps_unfinished();

@@ -44,7 +44,7 @@ struct MergedFile {
     part: Range<usize>,
     /// The queue returns no more frames.
     is_at_end: bool,
-    /// The queue has ended, and all its frames are stored.
+    /// The queue has ended or a stop was requested, and all fetched frames are stored.
     is_done: bool,
 }
 

@@ -61,7 +61,7 @@ pub(crate) struct QueueIntake {
 enum ToRingTime {
     /// Stamps are ring time already, because the generator's clock is never set.
     Steady,
-    /// The system clock stamps.
+    /// The stamps are from the system's clock, or were converted to this clock.
     Host(HostStamps),
     /// The stamps of a file, or of another clock, judged by their sequence.
     Judged(StepLookahead),
@@ -416,7 +416,7 @@ impl QueueIntake {
         range.take_while(|index| is_stored(index)).count()
     }
 
-    /// Counts frames that arrived after `-c` was reached as filtered.
+    /// Counts fetched frames beyond `-c` or `--duration` as filtered.
     pub(super) fn refuse(&mut self, frames: usize) {
         self.writer.count.filtered += frames as u64;
     }

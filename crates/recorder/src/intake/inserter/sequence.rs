@@ -72,7 +72,7 @@ impl Misplaced {
 
     /// Packets with these stamps, which are stored with the offset `stored_offset_ns`. A packet
     /// with the stamp `beside_ns` would belong at `right_ns`, and each packet belongs as much
-    /// earlier or later as its stamp is. No difference to a near `beside_ns` overflows, whatever
+    /// earlier or later as its stamp is. Differences between near stamps do not overflow, whatever
     /// the stamps are.
     pub(super) fn of(
         stamps: impl Iterator<Item = i64>,

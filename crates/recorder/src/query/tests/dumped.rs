@@ -385,7 +385,7 @@ fn a_dump_of_all_gives_what_has_left_the_ring() {
         "{text}"
     );
     // Some queries get only packets of the ring: queries whose window is in the ring, queries that
-    // continue after a packet, and queries without a start.
+    // continue after a packet, and queries without a start and an end.
     let resumed = Query {
         after: report.after.clone(),
         ..named(1000, end_ns)

@@ -120,8 +120,8 @@ impl Received {
 }
 
 /// Several producers, disordered stamps within the watermarks, clock steps, and connections that
-/// break anywhere. All packets arrive once, in the order of ring time, whether the client names one
-/// packet or one packet of each producer.
+/// break anywhere. All packets arrive once, whether the client names one packet or one packet of
+/// each producer.
 #[test]
 fn reconnections_lose_nothing_that_is_in_the_ring() {
     for seed in 0..12 {

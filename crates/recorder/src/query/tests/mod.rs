@@ -502,8 +502,8 @@ fn files_that_are_cut_short_are_refused() {
     }
 }
 
-/// With any changed bytes, the answer ends and can be read. It does not claim to be complete if a
-/// packet is missing or changed.
+/// With any changed bytes, the answer ends and can be read. If all changed bytes are checked
+/// ([`is_checked`]), a complete answer has all packets, with their stamps and interfaces.
 #[test]
 fn damage_is_told() {
     let mut written = Written::new();
