@@ -76,7 +76,7 @@ pub(crate) struct SidecarFacts {
     /// The first alerts that the dump belongs to. Absent if the dump belongs to no alert.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) alerts: Vec<AlertEntry>,
-    /// Further hits of the same rule and expression while the dump was open.
+    /// Further hits of the same rule, expression and window while the dump was open.
     pub(crate) suppressed: u64,
     /// Times of the first suppressed hits, ns; written as RFC 3339.
     #[serde(serialize_with = "times")]

@@ -33,7 +33,7 @@ pub(super) struct SinkEnd {
     pub(super) totals: BTreeMap<u16, InterfaceTotals>,
 }
 
-/// Packets of a window that were overwritten in the ring while the dump was written.
+/// Packets of a window that the dump lacks, because the ring overwrote them or needed their memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PacketGap {
     /// Number of packets, before the dump's filter; `None`: unknown.

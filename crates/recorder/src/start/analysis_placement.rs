@@ -144,8 +144,8 @@ pub(crate) fn choose(
         },
         Analyzers::Threads(threads) if threads.get() == 1 => one,
         Analyzers::Threads(_) if least == Some(Partition::None) => only_one(script),
-        // Dividing the queues costs nothing. Dividing the address pairs keeps together the packets of
-        // a pair that arrive at several queues, and serves more threads than queues.
+        // Dividing the queues costs nothing. Dividing the address pairs keeps together the packets
+        // of a pair that arrive at several queues, and serves more threads than queues.
         Analyzers::Threads(threads) if threads.get() <= it.queues && why_not.is_none() => {
             readers(AnalysisPlacement::Readers, threads.get())
         }
