@@ -1,10 +1,10 @@
 //! DPDK's environment (EAL): its arguments, and the environment of this process.
 //!
 //! A process starts the environment once, and keeps it until the process ends, because DPDK cannot
-//! start the environment again. The environment gets no lcores: the recorder's threads receive, are
-//! pinned by the recorder, and register with the environment. If all devices are vdevs, the
-//! environment runs without hugepages by default. It never makes files in /run to which other
-//! processes can attach.
+//! start the environment again. The environment gets only the main lcore, which does not receive:
+//! the recorder's threads receive, are pinned by the recorder, and register with the environment.
+//! If all devices are vdevs, the environment runs without hugepages by default. It never makes
+//! files in /run to which other processes can attach.
 
 use std::{
     cell::RefCell,

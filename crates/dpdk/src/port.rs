@@ -128,8 +128,8 @@ pub(super) fn open(
         flows_together |= notice.is_none();
         notices.extend(notice);
     }
-    // Only for a NIC. For a vdev on a host interface, the source sets promiscuous mode in a way
-    // that ends with the process.
+    // Only for a NIC. For a vdev on a host interface, the source or libpcap sets promiscuous mode
+    // in a way that ends with the process.
     if config.promiscuous
         && !quirks.is_vdev
         && let Err(refusal) = port.set_promiscuous()
@@ -301,7 +301,7 @@ impl PortMemory<'_> {
         let (node, packed) = (self.device.node, self.quirks.copies);
         let mut pools: Vec<MbufPool> = Vec::new();
         for _ in 0..self.threads {
-            // A port number is reused while the pools of its previous port are still being freed.
+            // Each name is unique: the pools of a refused size exist until the port is closed.
             let name = format!("rs{}", POOLS.fetch_add(1, Ordering::Relaxed));
             let pool = port
                 .pool(&name, buffers, room + HEADROOM, own_bytes, node, packed)

@@ -410,8 +410,8 @@ impl LiveEngine for DpdkEngine {
     /// Checks are rare, because the driver may take a lock or query its NIC for the answer.
     const LOOK_NS: i64 = 50_000_000;
 
-    /// The descriptors of a NIC's receive queues. `None` for a vdev: its packets wait in a buffer
-    /// of the kernel, or in no buffer.
+    /// The descriptors of a NIC's receive queues. `None` for a vdev, whose descriptors hold no
+    /// waiting packets.
     fn buffer(&self) -> Option<SourceBuffer> {
         let OpenPort {
             quirks,

@@ -29,7 +29,7 @@ use retroscope_capture::{
 pub struct DpdkSource(pub DpdkConfig);
 
 impl DpdkSource {
-    /// Refuses a device that would take away an interface that the host itself uses, unless
+    /// Refuses a device that would or may take away an interface that the host itself uses, unless
     /// `take_interface` is set. Otherwise returns notices, for each interface, about the uses that
     /// are or may be cut off.
     fn check_host(&self, device: &DpdkDevice) -> Result<Vec<String>, SourceError> {

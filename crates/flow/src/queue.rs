@@ -74,8 +74,9 @@ pub struct TimerResolution {
     pub slots: usize,
 }
 
-/// A queue with slots of several widths. Its time, "now", is the start of the slot of the last
-/// extracted entry, or the time that [`Timers::advance`] set.
+/// A queue with slots of several widths. Its time, "now", never goes back. [`Self::extract`] and
+/// [`Timers::extract_due`] move the time to the start of the slot of the entry, and
+/// [`Timers::advance`] moves the time towards a given time.
 #[derive(Debug, Clone)]
 pub struct MultiresolutionQueue {
     /// From the finest slots to the widest.

@@ -7,8 +7,8 @@
 //! It takes flows from the queue until the due time of a flow is no later than its entry says, or
 //! until it has [`LOOKS`] flows. It evicts the flow with the earliest due time among these flows.
 //!
-//! All 96 candidate places of a flow are full only if somebody knows the hash secret. Then the flow
-//! in the first group that is due first is evicted.
+//! All 96 candidate places of a flow are practically never full, unless somebody knows the hash
+//! secret. If all are full, the flow in the first group that is due first is evicted.
 //!
 //! Entries of the queue are not deleted, unless [`FlowTable::remove`] finds more than three times
 //! as many entries as the table may have flows. An entry is valid if its stamp equals the stamp in

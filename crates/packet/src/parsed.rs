@@ -230,7 +230,8 @@ impl Parsed {
     ///
     /// The addresses of ARP and RARP count as headers (RFC 826, RFC 903; 28 bytes for IPv4).
     ///
-    /// 0 if a header was not captured whole or is malformed. May exceed the captured length.
+    /// 0 if a header was not captured whole or is malformed, or if the link type is unknown. May
+    /// exceed the captured length.
     #[must_use]
     pub fn headers_end(&self) -> usize {
         const ARP_BYTES: usize = 28;

@@ -2,8 +2,8 @@
 //! `pcapng_text FILE…`.
 //!
 //! A `packet` line has the stamp, the interface, the lengths and a digest of the data. The next
-//! line has the packet's options, if there are options. Each other block has one line with its type
-//! and its options.
+//! line has the packet's options, if there are options. A section, an interface and a statistics
+//! block have one line with their options. Any other block has one line with its type and its body.
 
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 

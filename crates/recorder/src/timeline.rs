@@ -29,7 +29,7 @@ const TRIGGERS_KEPT: usize = 65_536;
 /// The part of the history that a timeline covers. Stamps, ns since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimelineRequest {
-    /// Start; `None`: the oldest packet.
+    /// Start; `None`: the oldest packet; for a live recording without packets, its start.
     pub from_ns: Option<i64>,
     /// End, included; `None`: now, or from files the newest packet.
     pub to_ns: Option<i64>,
@@ -384,8 +384,8 @@ impl RecorderHandle {
     /// Packets, losses and triggers of the history, slot by slot.
     ///
     /// # Errors
-    /// [`CommandError::Ended`]; `Refused`: there are too many slots, the range ends before it
-    /// begins, or nothing is recorded.
+    /// [`CommandError::Ended`]; `Refused`: there are no slots or too many, the range ends before
+    /// it begins, or nothing is recorded.
     pub fn timeline(&self, request: &TimelineRequest) -> Result<Timeline, CommandError> {
         Timeline::of(&*self.common()?, self.start_mono_ns, request)
     }

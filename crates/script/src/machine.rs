@@ -48,8 +48,9 @@ pub struct Script {
 /// The time and memory budgets of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScriptLimits {
-    /// Maximum time of one call: of the file itself, of one batch, or of one dump function. A call
-    /// that takes longer is stopped at most a quarter of this time later.
+    /// Maximum time of one call: of the file itself, of one batch, of one dump function, or of one
+    /// part of a module's check. A call that takes longer is stopped at most a quarter of this time
+    /// later.
     pub time: Duration,
     /// Maximum memory of the script's state. Our own part, about 150 KiB, counts; machine code that
     /// LuaJIT makes does not.
@@ -307,8 +308,8 @@ impl Machine {
         self.state.sheet.shunts()
     }
 
-    /// The packets of the last [`Self::match_many`] whose flows the script shunted: bit `n` is
-    /// packet `n`. The call clears these bits.
+    /// The packets whose flows the script shunted since the last call of this function: bit `n` is
+    /// packet `n` of its batch. The call clears these bits.
     pub fn take_shunted(&mut self) -> u64 {
         self.state.sheet.take_shunted()
     }

@@ -43,7 +43,7 @@ const NO_CHECK: &str = "this check of its flows ends";
 pub struct ModuleCounts {
     /// Packets that the module handled.
     pub packets: u64,
-    /// Packets without a flow, which the module did not see.
+    /// Packets without a flow, which the module did not handle.
     pub unattributed: u64,
     /// Packets that the module did not handle, because their batch failed, or because the module is
     /// disabled.

@@ -4,8 +4,8 @@
 //! any moment. The link must not lead root elsewhere. So [`FileLocation::find`] opens one directory
 //! after the other and keeps the last one open. Later steps use names in that directory only, never
 //! the path again. Links are followed one by one, each from the directory that contains the link.
-//! Root refuses a link if another user may have made the link. A process that is not root follows
-//! all links: it has only the rights of its effective user.
+//! If the process is root, [`FileLocation::find`] refuses a link that another user may have made. A
+//! process that is not root follows all links: it has only the rights of its effective user.
 
 use std::{
     ffi::{OsStr, OsString},

@@ -63,7 +63,7 @@ impl SlotRing {
         true
     }
 
-    /// The first slot with entries. No slot has entries before `now`.
+    /// The first slot with entries. No slot before the slot of `now` has entries.
     #[inline]
     pub(super) fn first(&self, now: u64) -> Option<FilledSlot> {
         let start = now >> self.bits;

@@ -104,8 +104,8 @@ fn of_a_connection_the_first_packets_are_kept() {
     assert!((0..100).all(|_| more()));
 }
 
-/// An active connection: packets left to send, packets that arrived, and how many of its first
-/// [`HEAD`] packets were kept.
+/// A connection: packets left to send, packets sent (lost packets included), and how many of its
+/// first [`HEAD`] packets were kept.
 #[derive(Debug, Clone)]
 struct Connection {
     frames: [Vec<u8>; 2],

@@ -22,8 +22,8 @@ pub const PACKET_HEADER_BYTES: usize = BLOCK_HEADER_BYTES + 20;
 ///
 /// Interfaces are added when they are first needed. [`PcapNgWriter::packet`] and
 /// [`PcapNgWriter::statistics`] refer to an interface by the index that
-/// [`PcapNgWriter::add_interface`] returned. A time before 1970 is clamped to 1970 and counted
-/// ([`PcapNgWriter::times_clamped`]). All other times are exact to the resolution.
+/// [`PcapNgWriter::add_interface`] returned. A time before 1970 is clamped to 1970, and counted for
+/// packets ([`PcapNgWriter::times_clamped`]). All other times are exact to the resolution.
 ///
 /// libpcap reads the file only if all interfaces have the same link type and the same snap length.
 /// Wireshark and [`CaptureReader`](crate::CaptureReader) have no such condition.

@@ -239,8 +239,8 @@ impl Recording {
                 self.send_large(ring_bytes / 3 / 20);
             }
             if self.cell.reservation_falls && ms == FLOODED {
-                // The dump is ordered, and everything in its window is overwritten before the
-                // dumper reads anything.
+                // The dump is ordered, and the earlier packets of its window are overwritten
+                // before the dumper reads anything.
                 self.rig.insert();
                 self.rig.look();
                 for _ in 0..5 {

@@ -147,7 +147,7 @@ fn dumps_that_are_asked_about_every_packet_hold_what_they_take() {
     });
 }
 
-/// Bytes of the ring that [`come_and_go`] fills.
+/// Bytes of the ring in the tests that fill the ring with large packets.
 const RING_BYTES: usize = 12 << 20;
 const LARGE_BYTES: usize = 100_000;
 /// The first port of the rules: each rule triggers on packets to one port.

@@ -100,7 +100,7 @@ fn rules_come_change_and_go_together() {
         ]
     );
     // One rule is removed, one is changed, one requests another window only, and one is new;
-    // unchanged rules keep their counts.
+    // the rule with an unchanged expression keeps its count.
     let mut second = with_rules(&[
         ("a", "udp port 7"),
         ("b", "udp port 6"),
@@ -328,7 +328,7 @@ fn commands_and_reloads_meet() {
 }
 
 /// A hundred reloads between packets lose no hit: each packet is analyzed by the old or by the new
-/// rules, which all match the packet.
+/// rules. One of the rules matches the packet in each case.
 #[test]
 fn a_storm_of_reloads_loses_no_hit() {
     let dir = tempfile::tempdir().unwrap();

@@ -20,7 +20,7 @@ use crate::{
 
 const START: i64 = 1_800_000_000 * S;
 
-/// A recorder with a script that matches packets to port 8, and takes `packet_ns` for each packet.
+/// A recorder with a script that matches packets of port 8, and takes `packet_ns` for each packet.
 fn rig(packet_ns: i64, ring_bytes: u64, directory: &tempfile::TempDir) -> Rig {
     let plan = RigConfig {
         ring_bytes,

@@ -161,7 +161,8 @@ fn a_burst_keeps_its_height_at_every_slot_width() {
             );
             let bytes = most(&peaks.all.peak_packets) * len as u64;
             assert_eq!(most(&peaks.all.peak_bytes), bytes, "{what}");
-            // The slots have as many packets as were stored with stamps in the time range.
+            // The slots have about as many packets as have stamps in the time range, and exactly as
+            // many if the range begins at 0.
             let (from, to) = stamps;
             let within = times.iter().filter(|ns| (from..=to).contains(ns)).count();
             let counted = sum(&line.packets);

@@ -23,8 +23,8 @@ const LINK_TYPES: [LinkType; 8] = [
     LinkType(147),
 ];
 
-/// A script with all accessors, and scripts with accessors that use few headers, for which less is
-/// parsed.
+/// A script with nearly all accessors, a script with accessors that use few headers, for which less
+/// is parsed, and a script that does not name its accessors.
 const SCRIPTS: [&str; 3] = [
     include_str!("show.lua"),
     // Parts of the third and fourth lines that `show.lua` prints.
@@ -53,8 +53,8 @@ thread_local! {
     }));
 }
 
-/// Checks all accessors on a packet of any bytes: one byte chooses the link type, two an offset,
-/// and the rest is the packet.
+/// Checks the accessors of `SCRIPTS` on a packet of any bytes: one byte chooses the link type, two
+/// an offset, and the rest is the packet.
 ///
 /// # Panics
 /// If an accessor returns a wrong value.
@@ -67,7 +67,7 @@ pub fn check_input(input: &[u8]) {
     check(link_type, offset, data);
 }
 
-/// Checks all accessors on one packet, at one offset.
+/// Checks the accessors of `SCRIPTS` on one packet, at one offset.
 ///
 /// # Panics
 /// If an accessor returns a wrong value.
