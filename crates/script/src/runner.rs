@@ -79,8 +79,8 @@ pub struct Runner {
     /// Scratch memory of one call.
     counted: Vec<Counted>,
     places: [FlowPlace; MANY],
-    /// The latest packet time, ns. It advances with the monotonic clock while no packet arrives, and
-    /// goes back after many old packets in a row. `i64::MIN` before the first packet.
+    /// The latest packet time, ns. It advances with the monotonic clock while no packet arrives,
+    /// and goes back after many old packets in a row. `i64::MIN` before the first packet.
     clock_ns: i64,
     /// Time of the next search for flows that timed out.
     look_ns: i64,

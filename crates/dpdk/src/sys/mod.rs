@@ -234,8 +234,8 @@ pub fn version() -> String {
 #[derive(Debug)]
 pub(super) struct Environment(());
 
-/// Starts the environment. A process can start it once, and not again after its end. A failed start
-/// may be repeated.
+/// Starts the environment. A process can start it once, and not again after its end. After some
+/// failures DPDK refuses a second attempt.
 ///
 /// The calling thread becomes the main lcore, and gets the affinity that `arguments` give to the
 /// main lcore. So call this function on a separate thread.

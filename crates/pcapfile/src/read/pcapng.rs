@@ -2,9 +2,9 @@
 //!
 //! Block and option numbers are those of
 //! [draft-ietf-opsawg-pcapng](https://datatracker.ietf.org/doc/draft-ietf-opsawg-pcapng/), sections
-//! 3.5 and 4. The parser refuses the files that libpcap 1.10 refuses, with exceptions: a
-//! file may have no interface, interfaces may differ in link type and snap length, and sections may
-//! differ in byte order.
+//! 3.5 and 4. The parser refuses the files that libpcap 1.10 refuses, with exceptions. A file may
+//! have no interface. Interfaces may differ in link type and snap length, and sections in byte
+//! order.
 
 use retroscope_packet::LinkType;
 

@@ -155,7 +155,7 @@ impl Default for RigConfig<'static> {
 }
 
 impl RigConfig<'_> {
-    /// This configuration as a [`Config`]; without scripts.
+    /// The rules, dump expression, windows and limits of this configuration as a [`Config`].
     pub(crate) fn config(&self) -> Config {
         let limit = |limit: u64| if limit == u64::MAX { 0 } else { limit };
         Config {
