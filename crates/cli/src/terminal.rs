@@ -52,13 +52,13 @@ pub(crate) struct ScreenLine {
 pub(crate) enum LineStyle {
     Plain,
     Heading,
-    /// Red, or bold if the user disabled colors: no-color.org.
+    /// Bold, and red unless the user disabled colors: no-color.org.
     Alarm,
 }
 
 impl ScreenLine {
-    /// Truncates the text to the width. Replaces control characters, because text from the network
-    /// must not control the terminal.
+    /// Truncates the text to the width. Replaces all characters except printable ASCII by `?`,
+    /// because text from the network must not control the terminal.
     pub(crate) fn new(text: &str, look: LineStyle, width: usize) -> Self {
         let printable = |char: char| if matches!(char, ' '..='~') { char } else { '?' };
         let text = text.chars().map(printable).take(width).collect();

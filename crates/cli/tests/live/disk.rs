@@ -237,9 +237,9 @@ fn fill(path: &Path, mut random: fastrand::Rng, is_over: &AtomicBool) {
 #[derive(Debug, Default)]
 struct Noted {
     deleted: BTreeSet<String>,
-    /// Dumps whose sidecar found no room.
+    /// Dumps whose sidecar found no room, and is not written yet.
     without_sidecar: BTreeSet<String>,
-    /// Number of sidecars that found no room at first.
+    /// Number of sidecars that found no room at first and were written later.
     late_sidecars: usize,
 }
 

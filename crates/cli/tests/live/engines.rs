@@ -174,8 +174,8 @@ fn a_raised_mtu_is_in_the_verdict() {
     assert_eq!(capture::read(dump).packets.len(), 2);
 }
 
-/// The key `cpus` has the same meaning for all three engines: one CPU for each capture thread of an
-/// interface. Threads of generators get no CPU of the list.
+/// The key `cpus` has the same meaning for AF_PACKET, AF_XDP and libpcap: one CPU for each capture
+/// thread of an interface. Threads of generators get no CPU of the list.
 #[test]
 fn capture_threads_run_where_they_are_told() {
     let _machine = shared();

@@ -278,7 +278,7 @@ fn wait_for_sockets(namespace: &Namespace, interface: &str, count: usize) {
 }
 
 /// After its fifth removal, an interface with several threads is no longer recorded and counts as
-/// away until the end. The other interface is still recorded, and every later dump is incomplete.
+/// away until the end. The other interface is still recorded, and a later dump is incomplete.
 #[test]
 fn an_interface_is_away_for_good() {
     let _machine = shared();

@@ -1,9 +1,10 @@
-//! Overload of the analysis over a veth pair: a test, and the experiments of docs/dev/shedding.md,
-//! after figures of R-Scope (Ros-Giralt et al. 2018).
+//! Overload of the analysis over a veth pair: two tests, and the experiments of
+//! docs/dev/shedding.md, after figures of R-Scope (Ros-Giralt et al. 2018).
 //!
-//! The offered load is a multiple of the capacity. The capacity is the rate at which the same
-//! recorder analyzes packets during a flood, with plain dropping, measured in the same run. An
-//! experiment prints its table:
+//! The offered load of most experiments is a multiple of the capacity. The capacity is the rate at
+//! which the same recorder analyzes packets during a flood, with plain dropping, measured in the
+//! same run. Other tests and experiments send [`FLOOD`] packets per second. An experiment prints
+//! its results:
 //!
 //! ```text
 //! cargo test -p retroscope-cli --test live overload -- --ignored --nocapture --test-threads 1
@@ -137,7 +138,7 @@ fn heads_of_flows_survive_overload() {
 }
 
 /// A thread that analyzes first stores all packets that its source has. In a flood the kernel loses
-/// nearly no packet, although its buffer holds only some milliseconds of the flood.
+/// at most 2 % of the packets, although its buffer has only 1 MiB.
 #[test]
 fn a_thread_that_analyzes_stores_first() {
     let _machine = quiet();

@@ -1,5 +1,6 @@
 //! Every thread drops its privileges after everything is open, and recording continues without
-//! privileges. Only threads that write dumps may keep CAP_DAC_OVERRIDE.
+//! privileges. Threads that receive or analyze packets, or compile filters, keep no capability.
+//! Other threads, such as the dumper's, may keep CAP_DAC_OVERRIDE.
 
 use std::{
     fs::{self, Permissions},
@@ -146,7 +147,7 @@ fn root_keeps_nothing() {
 }
 
 /// Root without `-Z` keeps CAP_DAC_OVERRIDE to write to a directory of another user, except in
-/// threads that analyze packets.
+/// threads that receive or analyze packets, or compile filters.
 #[test]
 fn only_who_writes_may_write_anywhere() {
     let _machine = shared();

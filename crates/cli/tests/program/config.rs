@@ -405,7 +405,8 @@ fn a_file_that_the_user_may_not_read_is_told() {
     following.end();
 }
 
-/// Rules of a file are tested on a capture. Each rule has its own window, directory or limits.
+/// Rules of a file are tested on a capture. One rule has the window of the file. The other rules
+/// have their own window, directory or limits.
 #[test]
 fn rules_of_a_file_are_tried_on_a_capture() {
     let folder = tempfile::tempdir().unwrap();

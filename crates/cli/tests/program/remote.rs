@@ -107,7 +107,7 @@ fn an_answer_that_is_cut_or_foreign_is_a_failure() {
     ]
     .concat();
     let chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
-    // A whole block, half of a second block, and no last chunk.
+    // A whole block, the first 10 bytes of a second block, and no last chunk.
     let cut = [
         &chunked[..],
         b"26\r\n",
@@ -310,7 +310,8 @@ fn two_at_once_cannot_have_one_name() {
     }
 }
 
-/// TLS: an unknown authority, a known authority, a wrong name, and a client certificate.
+/// TLS: no authority, a wrong authority, a file without a certificate, and the right authority
+/// without and with a client certificate.
 #[test]
 fn over_tls_the_authority_has_to_be_known() {
     let folder = tempfile::tempdir().unwrap();

@@ -187,8 +187,8 @@ fn commands_of_dumps_do_not_speak_for_the_service() {
     }
 }
 
-/// While commands of dumps run, a recorder that stops repeatedly asks the service manager for 30 s
-/// more.
+/// While commands of dumps run, a stopping recorder asks the service manager for 30 s more, and
+/// repeats this request.
 #[test]
 fn a_stop_is_given_more_time_while_commands_of_dumps_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -249,7 +249,7 @@ struct Stopped {
 }
 
 impl Stopped {
-    /// Stops a thread by its name. `None`: the system does not permit tracing.
+    /// Stops a thread by its name. `None`: perl is missing, or tracing is not permitted.
     fn new(process: &Child, thread: &str) -> Option<Self> {
         let tasks = format!("/proc/{}/task", process.id());
         let mut tasks = fs::read_dir(tasks).unwrap().map(|task| task.unwrap());

@@ -213,7 +213,8 @@ fn stamps_in_disorder_are_told() {
 fn steps_that_are_not_followed_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let input = dir.path().join("in.pcap");
-    // A step of an hour every 3 s. The recorder follows 16 steps.
+    // A step of an hour every 3 s. The recorder follows 16 steps, because the packets fill no
+    // bucket.
     let stamps: Vec<i64> = (0..20 * 300)
         .map(|n| START_NS + n * S / 100 - n / 300 * HOUR_NS)
         .collect();

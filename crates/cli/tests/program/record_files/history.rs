@@ -1,5 +1,5 @@
 //! `record --cutoff` over real and heavy-tailed captures. The stored packets equal the oracle's,
-//! and the ring reaches back as far as the oracle predicts.
+//! and the ring reaches back at least 90 % as far as the oracle predicts.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -187,7 +187,7 @@ struct Tail {
 
 /// 60 MB in 60 s: TCP and UDP flows with Pareto-distributed sizes, retransmitted segments, and
 /// immediate reuse of ports by new connections. Some packets are small after the 50th packet of a
-/// flow, some are fragments. The last packet goes to port 60000.
+/// flow, some are fragments. The last packet comes from port 60000.
 fn heavy_tailed(path: &Path, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let file = fs::File::create(path).unwrap();
@@ -302,7 +302,8 @@ fn frame(
         match protocol {
             6 => data.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0]),
             _ => {
-                // The UDP length of a first fragment is that of the whole datagram.
+                // The UDP length of a first fragment is larger than its payload, because further
+                // fragments follow.
                 let more = if piece.1 == 0x2000 { 600 } else { 0 };
                 data.extend(u16_of(8 + payload.len() + more));
                 data.extend([0, 0]);

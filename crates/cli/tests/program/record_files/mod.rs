@@ -375,8 +375,8 @@ fn contents(dir: &Path) -> Contents {
     files
 }
 
-/// Eight runs of each of two questions under random CPU load give the same files, for any number of
-/// capture threads. The ring is smaller than the file.
+/// Eight runs of each of two questions under random CPU load give the same files, for any value of
+/// `rx-threads`, because one thread reads the file. The ring is smaller than the file.
 #[test]
 fn runs_repeat_byte_for_byte() {
     let dir = tempfile::tempdir().unwrap();

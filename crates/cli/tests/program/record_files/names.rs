@@ -30,7 +30,7 @@ fn interface(link_type: u32) -> Vec<u8> {
     block(1, &words(&[link_type, 0]))
 }
 
-/// A UDP packet from 10.0.0.`host` to port 9, `number` µs after the start.
+/// A UDP packet from 10.0.0.`host` to port 9, `number` µs after the epoch.
 fn packet(interface: u32, link_type: u32, host: u8, number: u32) -> Vec<u8> {
     let mut data = Vec::new();
     if link_type == 1 {

@@ -255,7 +255,7 @@ fn a_full_disk_loses_the_dump_and_nothing_else() {
     write_capture(&capture, 30_000, 600, 1_000_000, None);
     let out = dir.path().join("out");
     // The shell's limit is in units of 512 bytes (dash) or 1024 bytes (bash): 512 KiB or 1 MiB. A
-    // dump of a whole window needs almost 4 MiB.
+    // dump of a whole window needs more than 3 MiB.
     let script = r#"trap '' XFSZ; ulimit -f 1024; exec "$0" "$@""#;
     let output = Command::new("sh")
         .args([

@@ -131,9 +131,9 @@ fn prepared(mut filter: Filter, packets: &[Packet]) -> Option<Filter> {
     (compiled > 0).then_some(filter)
 }
 
-/// For each packet that is a fragment, the flow of the latest first fragment of its datagram, at
-/// most a minute away. `None` for other packets. The program remembers 4096 datagrams; these
-/// captures have fewer.
+/// For each packet that is a fragment, the flow of the latest first fragment of its datagram.
+/// `None` if the packet is no fragment, or if no such first fragment is at most a minute away. The
+/// program remembers 4096 datagrams; these captures have fewer.
 fn first_fragments(packets: &[Packet]) -> Vec<Option<FlowKey>> {
     let mut first: HashMap<FragmentKey, (FlowKey, i64)> = HashMap::new();
     let told = |packet: &Packet| {

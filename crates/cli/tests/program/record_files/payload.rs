@@ -8,7 +8,8 @@ use retroscope_pcapfile::{PcapOptions, PcapWriter};
 use super::{S, args, assert_dumps, assert_ledgers, oracle, question, read, run};
 use crate::support::{shared, stderr};
 
-/// Real traffic, triggers of each kind, and a dump that joins `$flow` to a payload term.
+/// Real traffic, triggers with each kind of payload term, and dump expressions without and with a
+/// payload term.
 #[test]
 fn payload_terms_trigger_and_dump() {
     let Some(shared) = shared("") else { return };

@@ -1,5 +1,4 @@
-//! Alerts of every kind over generated packets, 50 of each kind, with the packets that each dump
-//! must contain.
+//! Alerts of many kinds over generated packets, with packets that each dump must contain.
 
 use std::{fs, net::IpAddr, path::Path};
 
@@ -619,7 +618,7 @@ fn limits_hold_alerts() {
         let alert = flow.alert(2, flow.time_us(2), Some(0));
         made.ask("limited", alert, &frames, Some(flow.time_us(2)));
     }
-    // Other traffic, 5 MB. Bytes written by dumps are counted after each 256 KiB.
+    // Other traffic, 5 MB. Bytes written by dumps are counted after each 256 KiB of packets.
     let filler = Flow::new(7999, 6, false);
     for number in 0..3600_i64 {
         let mut frame = ethernet(&[], &filler.packet(0, None));

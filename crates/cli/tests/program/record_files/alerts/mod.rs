@@ -156,8 +156,8 @@ fn every_frame_of_a_real_suricata_is_in_a_dump_and_marked() {
 }
 
 /// Alerts act 1 s late. If a sidecar gives the number of an alert's frame in the file, the packet
-/// with that number must contain the frame. Some of these packets are marked: those that the dump
-/// writes after the alert arrived.
+/// with that number, or a following packet with the same timestamp, must contain the frame. Some of
+/// these packets are marked: those that the dump writes after the alert arrived.
 #[test]
 fn late_alerts_are_told_which_packet_they_are_about() {
     let (Some(eve), Some(traces)) = (shared("eve/MANIFEST.tsv"), shared("traces")) else {
