@@ -1,4 +1,4 @@
-//! The engines AF_XDP and libpcap in the whole program, and properties that all engines share.
+//! The engines AF_XDP and libpcap in the whole program, and properties that several engines share.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -197,7 +197,7 @@ fn a_hangup_reloads_the_rules_while_traffic_runs() {
     following.line(": nothing changed");
     let json = following.end();
     let dumps = json["dumps"].as_array().unwrap();
-    // Each rule has one dump, also the removed rule.
+    // Each rule of the two files has one dump, also the removed rule.
     let told: Vec<_> = dumps
         .iter()
         .map(|it| (it["rule"].as_str().unwrap(), &it["verdict"]))

@@ -51,8 +51,7 @@ const COUNTS: [(&str, &str, usize); 11] = [
         r#"payload startswith "GET ""#,
         1, // tcp.payload[0:4]=="GET "
     ),
-    // Payload terms do not match ports or addresses. The capture has the first 128 bytes of each
-    // packet, which never contain HTTP.
+    // The capture has the first 128 bytes of each packet. No payload in these bytes contains HTTP.
     (
         "apps/sn-sanitized4k_truncated128.pcap",
         r#"payload contains "HTTP""#,

@@ -569,7 +569,7 @@ fn a_silent_pipe_can_be_stopped() {
     let bytes = fs::read(&capture).unwrap();
     let mut writer = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
     std::io::Write::write_all(&mut writer, &bytes[..bytes.len() / 2]).unwrap();
-    // The first dump's file appears once the packets are read.
+    // The first dump's file appears once the trigger packet is read.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     let out = dir.path().join("out");
     // The recorder also creates a test file in the directory.

@@ -1,4 +1,5 @@
-//! `-r -`: packets from stdin give the same dumps as the file, while the stream is still open.
+//! `-r -`: packets from stdin give the same dumps as the file. Dumps finish while the stream is
+//! still open.
 
 use std::{
     fs,

@@ -94,7 +94,7 @@ fn a_storm_leaves_room_for_another_rule_with_default_options() {
     );
 }
 
-/// 600 s of packets to ports 1 to 100 in turn, 10 ms apart: each port has a hit each second.
+/// 600 s of packets to ports 1 to 100 in turn, 10 ms apart. Port 13 has a packet each second.
 fn minutes(path: &Path) {
     write_capture(path, 60_000, 600, S / 100, None);
 }
