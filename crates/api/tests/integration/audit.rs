@@ -110,7 +110,7 @@ fn changes_are_events_with_the_caller() {
 #[test]
 fn requests_that_change_nothing_are_no_changes() {
     let served = Served::new();
-    let rule = request("PUT", "/v1/rules/same").json(&json!({ "expression": "udp port 9" }));
+    let rule = request("PUT", "/v1/rules/same").json(&json!({ "filter": "udp port 9" }));
     served.ask_unix(&rule).done(201);
     let mut listener = served.handle.subscribe(None);
     for (method, path, body) in [
