@@ -48,13 +48,15 @@ pub(crate) struct App {
     /// Host names, in lower case, that requests may use in addition to IP addresses and
     /// `localhost`.
     pub(crate) hosts: Vec<String>,
-    /// Limit of queries that follow the recording.
+    /// Limit of queries that follow the recording, and of downloads of open dumps.
     pub(crate) follow_limit: Arc<ConcurrencyLimit>,
-    /// Limit of queries and scans that do not follow the recording.
+    /// Limit of queries and scans that do not follow the recording, of lists of dumps, of downloads
+    /// of finished dumps, and of notifications of Alertmanager.
     pub(crate) query_limit: Arc<ConcurrencyLimit>,
     /// Limit of timelines that read packets.
     pub(crate) peaks_limit: Arc<ConcurrencyLimit>,
-    /// Limit of packets that Wireshark's `sharkd` dissects at the same time.
+    /// Limit of requests for packet details that are answered at the same time. Each request starts
+    /// Wireshark's `sharkd`.
     pub(crate) dissection_limit: Arc<ConcurrencyLimit>,
     /// The state and the verdicts of recent queries.
     pub(crate) queries: Arc<Queries>,
@@ -112,8 +114,8 @@ impl App {
         self.sessions.end_unless(is_valid);
     }
 
-    /// Reports a refused client as an event. A further refusal of the same client within a minute
-    /// is only counted, for [`Self::report_refusals`].
+    /// Reports a refused client as an event, unless [`Refusals`] only counts the refusal. Then
+    /// [`Self::report_refusals`] reports it later as a part of a sum.
     pub(crate) fn refuse(&self, refusal: Refusal) {
         if let Some(refusal) = self.refusals.add(refusal, Instant::now()) {
             self.handle.tell_refusal(refusal);

@@ -11,7 +11,7 @@ use crate::{role::Role, sessions::Session, token::Token};
 pub(crate) struct Caller {
     /// The client's token; `None`: the client is identified by the unix socket, or needs no token.
     pub(crate) token: Option<Arc<Token>>,
-    /// The token's name, or `uid 0 pid 17`, for audit events.
+    /// The client's name for audit events, such as the token's name or `uid 0 pid 17`.
     pub(crate) name: Arc<str>,
     /// The account that limits apply to. All processes of a user share one account.
     pub(crate) account: Arc<str>,
@@ -20,7 +20,8 @@ pub(crate) struct Caller {
     pub(crate) filter: Option<Arc<str>>,
     /// Maximum number of bytes of each packet that the client may see.
     pub(crate) snaplen: Option<u32>,
-    /// The client's address and port; `None`: the unix socket.
+    /// The client's address and port; `None`: the client uses the unix socket or needs no token, or
+    /// this value is stored in a session or link.
     pub(crate) address: Option<SocketAddr>,
     /// The session that the request's cookie names; `None`: the client is identified otherwise.
     pub(crate) session: Option<Arc<Session>>,

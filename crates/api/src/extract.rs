@@ -86,7 +86,8 @@ async fn read<T: DeserializeOwned>(request: Request, bytes_max: usize) -> Result
     })
 }
 
-/// Fields of earlier versions with their new names. CHANGELOG.md has the same table.
+/// Fields of earlier versions with their new names. The table of new names in CHANGELOG.md also has
+/// these names.
 const RENAMED: &[(&str, &str)] = &[("expression", "filter"), ("filter", "dump")];
 
 /// The new name of the unknown field in an error of serde.

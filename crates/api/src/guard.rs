@@ -131,7 +131,7 @@ pub(crate) async fn guard(
 }
 
 /// Whether HEAD gets an empty answer without a run of GET's handler, because the handler reads the
-/// ring or the disk, or waits for events.
+/// ring or the disk, inspects the machine, or waits for events.
 fn is_costly(request: &Request) -> bool {
     let path = request.extensions().get::<MatchedPath>();
     let path = path.map(MatchedPath::as_str).unwrap_or_default();

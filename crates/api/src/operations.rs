@@ -11,10 +11,10 @@ use crate::{app::App, guard::guard, openapi::Common, page, role::Role, routes};
 /// Whether a token with a filter or a snap length may use the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limited {
-    /// The operation reports nothing about packets, or only about the packets that the token may
-    /// see.
+    /// Yes: the operation shows only packets that the token may see. It may show counters of all
+    /// packets, as the status and the metrics do.
     May,
-    /// The operation reports about all packets.
+    /// No: the operation shows more than counters of all packets, or changes the recorder.
     MayNot,
 }
 

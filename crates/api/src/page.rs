@@ -160,8 +160,9 @@ mod tests {
         }
     }
 
-    /// The page works below any path prefix, makes no request to another host, and has no inline
-    /// script or style.
+    /// `index.html` names its files by relative paths, so it works below any path prefix. It
+    /// contains no URL with a host, and no inline script or style. The page's files have at most
+    /// 100,000 bytes of gzip.
     #[test]
     fn the_page_refers_to_its_own_files_by_relative_paths() {
         let page = std::str::from_utf8(ASSETS[0].plain).unwrap();

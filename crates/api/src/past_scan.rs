@@ -1,4 +1,5 @@
-//! Scans of the packets in the ring whose answer is one JSON object, such as a list of packets.
+//! Scans of the packets in the ring, and for some operations in dumps. The answer is one JSON
+//! object, such as a list of packets.
 
 use std::sync::Arc;
 
@@ -18,7 +19,8 @@ use crate::{
     role::Role,
 };
 
-/// Cancels a query when the request's future is dropped because the client has disconnected.
+/// Cancels a query when dropped: for example with the request's future, because the client has
+/// disconnected.
 #[derive(Debug, Default)]
 pub(crate) struct CancelOnDrop(pub(crate) Cancel);
 

@@ -125,8 +125,8 @@ pub(crate) struct ProblemBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     role: Option<&'static str>,
-    /// `limit`, `body-too-large`: the limit, in requests or in bytes of the body. `range`: bytes of
-    /// the file.
+    /// `limit`, `busy`: the limit, such as a number of requests or queries. `body-too-large`: the
+    /// limit in bytes. `range`: bytes of the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     limit: Option<u64>,

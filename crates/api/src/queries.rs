@@ -19,13 +19,14 @@ use crate::{
     role::Role,
 };
 
-/// Maximum number of queries at the same time, of one account and of all accounts. So one account
-/// cannot use all permits.
+/// Maximum number of queries, scans and similar work at the same time, of one account and of all
+/// accounts. So one account cannot use all permits.
 const RUNNING_MAX: (usize, usize) = (6, 12);
 /// Maximum number of timelines with peaks at the same time, of one account and of all accounts.
 /// Each may read millions of packets.
 const PEAKS_MAX: (usize, usize) = (6, 12);
-/// Maximum number of queries that follow the recording, of one account and of all accounts.
+/// Maximum number of queries that follow the recording and downloads of open dumps, of one account
+/// and of all accounts.
 const FOLLOWING_MAX: (usize, usize) = (8, 16);
 /// Maximum number of listeners to events, of one account and of all accounts.
 const LISTENERS_MAX: (usize, usize) = (12, 24);
@@ -148,7 +149,8 @@ pub(crate) enum QueryState {
     Running,
     /// The answer is complete, and `report` has the verdict.
     Done,
-    /// The client disconnected, or the ring could not be read: the answer is not complete.
+    /// The answer is not complete. For example, the client disconnected, or the ring could not be
+    /// read.
     Failed,
 }
 

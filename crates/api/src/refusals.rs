@@ -1,10 +1,10 @@
 //! Limits the reports about refused clients. A flood of refused requests must not fill the log or
 //! the disk, and must not displace other events.
 //!
-//! The API reports the first refusal of a source at once. The API counts the source's further
-//! refusals and reports the sum at the end of the minute. At most [`SOURCES_MAX`] sources a minute
-//! have separate sums; all other refusals share one sum. So a minute has at most 2 × 16 + 1
-//! reports.
+//! A period is a minute from its first refusal on. For the first [`SOURCES_MAX`] sources of a
+//! period, the API reports the first refusal at once. It counts the source's further refusals, and
+//! reports their sum after the period. The refusals of all other sources are only counted, in one
+//! sum. So a period has at most 2 × 16 + 1 reports.
 
 use std::{
     collections::BTreeMap,

@@ -59,7 +59,7 @@ const VERDICT_WAIT: Duration = Duration::from_secs(5);
 /// At the end: interval at which the server checks whether it must hurry.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How often the API inspects its files for changes.
+/// Interval at which the API inspects its files for changes, and reports refusals that are due.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 
 /// A running API. It ends with [`Self::end`] or when dropped.
@@ -77,9 +77,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the API. One thread calls `give_up` to drop its privileges, and then creates the
-    /// other threads of the API, which inherit its lack of privileges. If `give_up` fails, the API
-    /// does not start.
+    /// Starts the API. One thread calls `give_up` to drop its privileges, and then builds the
+    /// runtime. The other threads of the API descend from this thread and inherit its lack of
+    /// privileges. If `give_up` fails, the API does not start.
     ///
     /// # Errors
     ///

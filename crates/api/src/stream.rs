@@ -52,8 +52,8 @@ pub(crate) fn stream(version: Version) -> Result<(Sender, Body), Problem> {
     Ok(framed_stream())
 }
 
-/// The body of an answer to HEAD whose GET has a body of unknown length. An empty body with a known
-/// length would add `Content-Length: 0`.
+/// An empty body of unknown length, for answers to HEAD. An empty body of known length would add
+/// `Content-Length: 0`.
 pub(crate) fn no_body() -> Body {
     Body::from_stream(futures_util::stream::empty::<io::Result<Bytes>>())
 }

@@ -19,7 +19,8 @@ use retroscope_recorder::{Config, Recorder, Scripts, SystemClock};
 use retroscope_script::Script;
 use serde_json::Value;
 
-/// Time limit for the recorder until it exports a value of every metric.
+/// Time limit until the recorder has a complete dump, an overwritten packet, and a limit of bytes
+/// for the history goal.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn contrib(file: &str) -> PathBuf {

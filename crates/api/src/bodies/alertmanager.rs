@@ -98,8 +98,8 @@ pub(crate) struct AlertResultBody {
 pub(crate) enum AlertmanagerOutcome {
     /// The alert started a dump.
     Dump,
-    /// The alert has a dump already: from an earlier notification, or the open dump of another
-    /// alert.
+    /// The alert has a dump already: from an earlier notification, or an open dump of the rule with
+    /// the same dump filter and window.
     Existed,
     /// A limit of the rule or of the recorder prevented a dump. The next notification of the alert
     /// tries again.

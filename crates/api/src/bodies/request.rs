@@ -222,8 +222,8 @@ dump_options! {
         /// this field.
         #[schema(read_only)]
         hits: Option<u64>,
-        /// Time stamp of the last hit, RFC 3339; `null`: no hit since the start. PUT ignores this
-        /// field.
+        /// Time stamp of the last hit, RFC 3339; `null`: no hit, or unknown because there are more
+        /// than 256 rules. PUT ignores this field.
         #[schema(read_only)]
         last_hit: Option<String>,
         /// The token or the user that requested the rule. PUT ignores this field.

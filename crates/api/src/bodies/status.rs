@@ -182,7 +182,7 @@ struct RuleCostBody<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Inspection)]
 struct InspectionBody {
-    /// Packets whose inspection was timed. One burst in eight is timed.
+    /// Packets whose inspection was timed. One in eight groups of up to 64 packets is timed.
     timed: u64,
     /// Mean duration of an inspection, ns; `null`: no packet was timed.
     mean_ns: Option<f64>,

@@ -54,7 +54,7 @@ struct KilledChild(Child);
 
 impl Drop for KilledChild {
     fn drop(&mut self) {
-        // Both fail only if the child has ended and was waited for.
+        // If the child has ended and was waited for, both calls do nothing.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

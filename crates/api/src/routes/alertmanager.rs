@@ -1,11 +1,12 @@
-//! The webhook of Prometheus' Alertmanager: each alert starts a dump of the rule that the alert
-//! names.
+//! The webhook of Prometheus' Alertmanager: each firing alert starts a dump of the rule that the
+//! alert or the URL names.
 //!
 //! Alertmanager repeats a notification after an answer of 5xx and drops it after 4xx
-//! (`Retrier.Check` in its `notify/util.go`). So a failure that may pass is answered with 503, and
-//! a permanent failure with 422. Alertmanager repeats alerts that are still firing
-//! (`repeat_interval`), and several instances may send the same alert. The client's account, the
-//! rule, and fingerprint and start of the alert are its key, so the alert gets one dump.
+//! (`Retrier.Check` in its `notify/util.go`). So the answer is 503 if the recorder gave no result
+//! for an alert, for example because it is busy, and 422 if all firing alerts are refused.
+//! Alertmanager repeats alerts that are still firing (`repeat_interval`), and several instances may
+//! send the same alert. The client's account, the rule, and fingerprint and start of the alert are
+//! its key, so the alert gets one dump.
 
 use axum::{Extension, extract::State};
 use retroscope_recorder::{
@@ -30,18 +31,19 @@ use crate::{
 const RULE_LABEL: &str = "retroscope_rule";
 /// Maximum number of alerts in a notification.
 const ALERTS_MAX: usize = 1024;
-/// Maximum number of bytes of a name or fingerprint that the recorder repeats.
+/// Number of bytes after which [`cut`] truncates a text.
 const SHOWN_BYTES: usize = 128;
 
 /// The reason why an alert started no dump.
 enum AlertFailure {
-    /// The alert can never start a dump.
+    /// The alert cannot start a dump, for example because its rule does not exist.
     Refused(String),
     /// The alert may start a dump when Alertmanager repeats it later.
     Suppressed(String),
     /// The alert's packets are not in the ring.
     Gone(Empty),
-    /// The result is unknown: Alertmanager must repeat the whole notification.
+    /// The recorder gave no result, for example because it is busy. Alertmanager must repeat the
+    /// whole notification.
     Unknown(CommandError),
 }
 

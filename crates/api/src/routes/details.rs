@@ -190,9 +190,9 @@ impl From<DataSource> for SourceBody {
 
 /// A packet's details as Wireshark shows them
 ///
-/// Wireshark's `sharkd`, in a sandbox, dissects the packet together with its flow's earlier packets,
-/// so that reassembled HTTP and TLS appear. Needs the package tshark (501 without) and a kernel with
-/// Landlock and seccomp.
+/// Wireshark's `sharkd`, in a sandbox, dissects the packet together with its flow's earlier
+/// packets, so that reassembled HTTP and TLS appear. Needs the package tshark (501 without) and a
+/// kernel with Landlock and seccomp.
 #[utoipa::path(
     get, path = "/v1/details", tag = "packets",
     params(DetailParameters),
@@ -252,8 +252,9 @@ pub(crate) async fn details(
 
 /// The bytes of the TCP connection or UDP flow that contains a packet
 ///
-/// Orders TCP segments by their sequence numbers, and says which bytes are missing. A connection
-/// whose start is no longer in the ring begins where the ring begins; `has_start` is false then.
+/// Orders TCP segments by their sequence numbers, and says which bytes are missing. If a connection
+/// started before the time range or before the oldest packet in the ring, its earlier bytes are not
+/// in the answer, and `has_start` is false.
 #[utoipa::path(
     get, path = "/v1/stream", tag = "packets",
     params(StreamParameters),
@@ -327,7 +328,7 @@ fn read(id: &str, from: Option<String>, to: Option<String>) -> Result<AskedPacke
 }
 
 /// Runs `work` on a blocking thread, with a permit of `limit`. `work` is cancelled if the client
-/// disconnects. Returns the answer with the result of `work`.
+/// disconnects, or if its token or session ends. Returns the answer with the result of `work`.
 async fn answer<T: Serialize + Send + 'static>(
     app: Arc<App>,
     caller: Caller,

@@ -80,8 +80,8 @@ mod tests {
         }
     }
 
-    /// The values of `kind` select the schemas of events, and no field of the status is without a
-    /// type.
+    /// The values of `kind` select the schemas of events, and the field `alerts` of the status has
+    /// a named schema.
     #[test]
     fn events_and_counts_of_alerts_have_types() {
         let document: serde_json::Value = serde_json::from_str(&TEXT).unwrap();

@@ -98,7 +98,8 @@ pub(crate) struct PacketLine {
 pub(crate) struct PacketFlow {
     #[schema(value_type = String)]
     src_ip: IpAddr,
-    /// `null`: the protocol has no ports, or the packet is a later fragment.
+    /// `null`: no port is known. For example, the protocol has no ports, or the packet is a later
+    /// fragment.
     src_port: Option<u16>,
     #[schema(value_type = String)]
     dest_ip: IpAddr,

@@ -284,8 +284,8 @@ fn the_unix_socket_needs_no_token() {
     served.end();
 }
 
-/// A token with a filter gets packets that match the filter, and no information about other
-/// packets.
+/// A token with a filter gets only packets that match the filter, and no events, rules, dumps or
+/// pins.
 #[test]
 fn a_limited_token_sees_a_part() {
     let served = Served::new();

@@ -156,8 +156,8 @@ fn read_head(stream: &mut impl Read) -> Vec<u8> {
     bytes
 }
 
-/// Long answers end when their token is revoked, and report the reason. Answers of other tokens go
-/// on.
+/// Long answers end when their token is revoked. Queries and events report the reason, and a file
+/// is cut. Answers of other tokens go on.
 #[test]
 fn what_goes_on_ends_with_its_token() {
     let served = Served::new();

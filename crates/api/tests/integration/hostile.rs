@@ -236,8 +236,8 @@ fn an_old_client_gets_no_body_that_may_be_cut_unseen() {
     }
 }
 
-/// A client sends 100 MB. The server accepts no more than socket buffers hold, and the recording
-/// goes on.
+/// A client tries to send 100 MB. The connection ends before 20 MB, and the analyzer misses no
+/// packet.
 #[test]
 fn a_body_that_is_too_large_is_not_taken() {
     let served = Served::new();
@@ -423,7 +423,7 @@ fn slow_bodies_keep_nobody_out() {
     drop(slow);
 }
 
-/// One account occupies at most half of the connections, with any requests.
+/// One account has at most 128 requests at a time, half of the connections of an address.
 #[test]
 fn an_account_has_half_of_the_connections() {
     let served = Served::new();
