@@ -119,8 +119,8 @@ impl ConnectionLimit {
         Some((ConnectionPermit { seats, number }, evicted))
     }
 
-    /// Waits until all connections have ended, at most until `deadline`. Returns whether all have
-    /// ended.
+    /// Waits until each connection has ended or was evicted, at most until `deadline`. Returns
+    /// whether no other connection is left.
     pub(crate) fn is_empty_until(&self, deadline: Instant) -> bool {
         let wait = deadline.saturating_duration_since(Instant::now());
         let is_used = |taken: &mut ConnectionSlots| !taken.by_number.is_empty();

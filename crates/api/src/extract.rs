@@ -137,7 +137,7 @@ impl<T: Serialize> Json<T> {
 }
 
 /// The text of an answer, with a permit. Both are dropped after the last byte is written to the
-/// socket.
+/// socket, or when the client disconnects.
 struct KeptText {
     text: Vec<u8>,
     _permit: ConcurrencyPermit,

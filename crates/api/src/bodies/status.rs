@@ -216,7 +216,7 @@ impl<'a> From<&'a RuleHits> for RuleCostBody<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum WhenFull {
-    /// New packets overwrite the packets of the oldest dump or pin.
+    /// New packets overwrite packets of dumps and pins, usually of the oldest dump or pin.
     Record,
     /// Live recording only: dumps and pins keep their packets, and new packets are lost.
     Protect,

@@ -122,9 +122,9 @@ impl Family<'_> {
         }
     }
 
-    /// Adds a histogram. `buckets` has upper bounds in seconds, and the count of values above the
-    /// previous bound and up to this bound. The last bound is infinite. `sum` is the sum of all
-    /// values in seconds, if known.
+    /// Adds a histogram. `buckets` has upper bounds in seconds, and the count of values between the
+    /// previous bound and this bound. The last bound is infinite. `sum` is the sum of all values in
+    /// seconds, if known.
     pub(super) fn add_histogram(
         &mut self,
         labels: Labels<'_>,
