@@ -14,9 +14,9 @@ use crate::{
     session::{at, read},
 };
 
-/// The folder of the rounds of the older commit.
+/// The folder of the rounds of the base commit.
 const BASE: &str = "base";
-/// The folder of the rounds of the newer commit.
+/// The folder of the rounds of the checkout that is compared with the base.
 const NEW: &str = "new";
 
 /// Figures of one row, by round.

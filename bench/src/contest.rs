@@ -37,8 +37,9 @@ pub trait Contest {
     /// Carries `load` from its producers to its consumers once, without loss.
     ///
     /// `memory` is for the packets. It is pre-faulted, aligned to 2 MiB, as large as the ring, and
-    /// shared with the other contestants, which run before and after. The contestant must use all
-    /// of it in turn, whatever its contents, because a recorder retains the packets that it stores.
+    /// shared with the other contestants, which run before and after. Unless a row measures another
+    /// way of use, the contestant must use all of it in turn, whatever its contents, because a
+    /// recorder retains the packets that it stores.
     ///
     /// # Errors
     /// [`Failure`]. [`Failure::CannotRun`] if the load does not fit the queue (two producers on a
@@ -80,7 +81,7 @@ impl Load {
     /// bucket or buffer is full may do so after each burst.
     pub const BURST: u64 = 64;
 
-    /// A load of packets of one size.
+    /// A load of packets of one size with as many consumers as producers.
     #[must_use]
     pub fn pairs(packet_bytes: usize, packets: u64, pairs: usize) -> Self {
         Self {

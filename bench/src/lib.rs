@@ -4,19 +4,20 @@
 //!
 //! [`rows`] lists all measurements, and where each is shown. `make bench-quick` measures the judged
 //! rows of ring, recorder, filters and flows, `make bench` also the other rows, `make
-//! bench-capture` live capture. Figures go to `results.json` in cargo's target directory under
-//! `bench/` ([`session`]). Facts about the machine go to `machine.json` in the same folder
-//! ([`machine`]). The [`report`] module turns both into tables and figures for
-//! docs/dev/benchmarks.md, which explains each figure.
+//! bench-capture` live capture. `make papers` measures all of these rows, live capture only as
+//! root. Figures go to `results.json` in the folder of the run, for these targets `bench/` or
+//! `bench/papers/` in cargo's target directory ([`session`]). Facts about the machine go to
+//! `machine.json` in the same folder ([`machine`]). The [`report`] module turns both into tables
+//! and figures for docs/dev/benchmarks.md, which explains each figure.
 //!
 //! # How it measures
 //!
 //! A [`contest::Load`] describes the packets to carry. A contestant implements [`contest::Contest`]
 //! and starts its threads through [`contest::race`]. [`measure::Heat`] runs contestants in turns
 //! and computes medians and ratios. Counts and checksums verify every run
-//! ([`contest::Run::check`]); a failed check fails the row and the program. All contestants keep
-//! packets in the same [`memory::Memory`], except the ring, which has its own memory of the same
-//! size.
+//! ([`contest::Run::check`]); a failed check fails the row and the program. The ring keeps packets
+//! in its own memory. Its opponents keep packets in a [`memory::Memory`] of the same size, which
+//! all of them share, except where a row measures another way of use.
 //!
 //! # How to add a row
 //!

@@ -1,7 +1,7 @@
 //! The machine of the measurements: `machine.json` in the folder of `results.json`.
 //!
-//! A fact that the system does not report is omitted. [`MachineLoad`] reports other work of the
-//! machine during the run.
+//! A fact that the system does not report is omitted. [`MachineLoad`] reports how busy the machine
+//! was before, during and after the run.
 
 use std::{collections::BTreeMap, fs, io, path::Path, process::Command};
 
@@ -23,7 +23,7 @@ pub fn look() -> Facts {
     facts.filter(|(_, fact)| !fact.is_empty()).collect()
 }
 
-/// The load of the machine by other work, since the start of a run.
+/// The load of the machine at the start of a run, and its CPU times then.
 #[derive(Debug)]
 pub struct MachineLoad {
     before: Option<String>,

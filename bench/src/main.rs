@@ -1,5 +1,5 @@
-//! The program that runs `make bench-quick`, `make bench`, `make bench-capture`, `make papers` and
-//! `make bench-ab`.
+//! The program that `make bench-quick`, `make bench`, `make bench-capture`, `make papers` and `make
+//! bench-ab` run.
 //!
 //! `ROWS` selects rows: a comma-separated list of names, or of prefixes of names up to a slash.
 
@@ -66,7 +66,8 @@ enum BenchTask {
     Quick,
     Full,
     Capture,
-    /// All rows. An interrupted run continues after its last finished group.
+    /// All rows; live capture only if its programs are given. An interrupted run continues after
+    /// its last finished group.
     Papers,
     Report,
     ReportCapture,
@@ -147,7 +148,7 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
     if what != BenchTask::Capture {
         fact("ring", format!("{} GiB", scale.ring_bytes >> 30));
     }
-    // An interrupted run of the same program on the same machine continues.
+    // An interrupted run of `papers` continues if commit, machine and selected rows are the same.
     let earlier = machine::read(&out).unwrap_or_default();
     let is_same = ["cpu", "cores", "commit", "command", "rows"]
         .iter()

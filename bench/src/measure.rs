@@ -175,7 +175,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// `full_seconds` at full scale, where a run takes a quarter of a second; less in tests.
+    /// `full_seconds` if a run takes a quarter of a second or longer. If runs are shorter,
+    /// proportionally less, but at least a hundredth.
     #[must_use]
     pub fn time(&self, full_seconds: f64) -> std::time::Duration {
         std::time::Duration::from_secs_f64(full_seconds * (self.seconds / 0.25).clamp(0.01, 1.0))
@@ -190,7 +191,7 @@ pub struct Entrant<'a> {
 }
 
 impl<'a> Entrant<'a> {
-    /// In each round the closure is called once more than there are repetitions.
+    /// In each round the closure is called once more than there are repetitions, or until it fails.
     pub fn new(name: impl Into<String>, run: impl FnMut() -> Result<f64, Failure> + 'a) -> Self {
         let (name, run) = (name.into(), Box::new(run));
         Self { name, run }
@@ -300,8 +301,8 @@ impl Round {
     }
 }
 
-/// Entrants and their rounds: one round of all entrants, then one round for each unsteady figure,
-/// with the entrants of that figure.
+/// Entrants and their rounds: one round of all entrants, then rounds with the entrants of unsteady
+/// figures.
 #[derive(Debug)]
 pub struct Heat<'a> {
     what: String,
@@ -314,7 +315,7 @@ pub struct Heat<'a> {
 
 impl<'a> Heat<'a> {
     /// Runs all entrants in turns: once uncounted, then `repetitions` times. An entrant that fails
-    /// is not run again. Reports the series.
+    /// is not run again in this round. Reports the series.
     pub fn run(what: &str, repetitions: usize, entrants: Vec<Entrant<'a>>) -> Self {
         let heat = Self {
             what: what.to_owned(),

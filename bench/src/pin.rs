@@ -1,9 +1,9 @@
 //! Pins threads to cores: one core for each thread, as long as there are enough.
 //!
-//! Thread `t` of a run (producers first, then consumers) runs on core `t` modulo the number of
-//! cores. With enough cores, producers and consumers have separate cores. With 2 producers and 2
-//! consumers on 2 cores, producer `i` shares core `i` with consumer `i`, so that both cores do the
-//! same work. The rule is the same for all contestants.
+//! Thread `t` of a run (of a race between queues: producers first, then consumers) runs on core `t`
+//! modulo the number of cores. With enough cores, producers and consumers have separate cores. With
+//! 2 producers and 2 consumers on 2 cores, producer `i` shares core `i` with consumer `i`, so that
+//! both cores do the same work. The rule is the same for all contestants.
 
 use std::{fs, sync::LazyLock};
 

@@ -16,8 +16,8 @@ use crate::{
 
 /// Packet sizes of the thesis and the paper.
 pub(crate) const SIZES: [usize; 6] = [64, 128, 256, 512, 1024, 1514];
-/// Bytes and pairs of the judged rows. The first heat has all contestants, and checks the
-/// denominators.
+/// Bytes and pairs of the judged rows. The heat of the first pair of numbers also measures the rows
+/// of the denominators.
 const JUDGED: [(usize, usize); 6] = [(64, 1), (64, 2), (512, 1), (1514, 1), (60, 1), (590, 1)];
 /// For each denominator of our ring: its name, the entrant that checks it, and the row of the
 /// required share. Empty texts: no check.

@@ -5,8 +5,8 @@
 //! -->`, which are replaced. Most blocks are tables by line and column (`rows::TABLES`) or show a
 //! figure (`figure NAME`, `rows::FIGURES`). If no row of a block ran, the block says "not run": a
 //! partial run leaves no number of another run. Results of `make bench-capture` are in blocks whose
-//! names begin with `capture`; the other blocks come from `make bench`. Blocks after `<!--
-//! processor: AMD -->` belong to a run on a processor with that word in its name.
+//! names begin with `capture`; the other blocks come from `make bench` or `make papers`. Blocks
+//! after `<!-- processor: AMD -->` belong to a run on a processor with that word in its name.
 
 use std::{
     fs, io,
@@ -241,14 +241,14 @@ fn origin(facts: &Facts) -> String {
     format!("commit {}, {}", fact("commit"), fact("date"))
 }
 
-/// Draws the figures of the run whose results are in `folder` into the same folder, and writes
-/// `papers.md` there. If `docs` is
-/// given, also fills the blocks of its `benchmarks.md`, draws the figures into its folder `plots` if
-/// the document shows figures, and writes `papers.md` ([`papers`]). Returns the written files.
+/// Unless `is_capture`, draws the figures of the run whose results are in `folder` into the same
+/// folder, and writes `papers.md` there ([`papers`]). If `docs` is given, also fills the blocks of
+/// its `benchmarks.md` that belong to this command, and writes its `papers.md`. If these blocks
+/// show figures, draws the figures into its folder `plots`. Returns the written files.
 ///
 /// # Errors
-/// A file cannot be read or written, or the markers of the document are wrong. The document then
-/// does not change.
+/// A file cannot be read or written, or the markers of the document are wrong. If the markers are
+/// wrong, the document does not change.
 pub fn report(folder: &Path, is_capture: bool, docs: Option<&Path>) -> io::Result<Vec<PathBuf>> {
     let (rows, machine) = (session::read(folder)?, machine::read(folder)?);
     let draw = |folder: &Path| {

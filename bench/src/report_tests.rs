@@ -145,7 +145,7 @@ fn only_blocks_of_the_command_and_processor_change() {
     }
 }
 
-/// Rows of every kind with plain values.
+/// Rows for each figure, with plain values.
 fn rows_of_all_figures() -> Vec<Row> {
     let mut rows = Vec::new();
     for (contestant, speed) in [("ring", 180.0), ("qq2016", 48.0), ("rtrb", 100.0)] {
@@ -228,7 +228,7 @@ fn published() -> (String, String) {
     (amd.to_owned(), intel.to_owned())
 }
 
-/// The document lists every judged row. A row that is newer than the published run says "not run".
+/// The sections before the Intel marker list every judged row, with or without a figure.
 #[test]
 fn the_document_has_every_judged_row() {
     let (amd, _) = published();

@@ -1,9 +1,10 @@
 //! Our ring as a contestant: lossless, in bursts, with readers of open buckets.
 //!
 //! The reader group is gating, and the mode is [`Mode::Wait`], so a producer that is a lap ahead
-//! waits. Member `i` reads producer `i`. Producers store bursts, and would publish when their
-//! source runs dry. At full speed the source never runs dry, so the ring publishes by itself every
-//! 128 KiB. A producer publishes after its last packet.
+//! waits. With as many readers as producers, member `i` reads producer `i`; a single reader reads
+//! all producers. Producers store bursts, and would publish when their source runs dry. At full
+//! speed the source never runs dry, so the ring publishes by itself every 128 KiB. A producer
+//! publishes after its last packet.
 //!
 //! Stamps continue from run to run, as the stamps of a live source do.
 
@@ -21,9 +22,10 @@ use crate::{
 
 /// Maximum sleep of a reader, after which it checks whether the run was stopped.
 const NAP: Duration = Duration::from_millis(10);
-/// Polls before a reader sleeps, if it has a separate core.
+/// Polls before a reader sleeps, if each thread has a separate core.
 const LOOKS_ALONE: u32 = 4000;
-/// Polls before a reader sleeps, if it shares a core with the producer that it waits for.
+/// Polls before a reader sleeps, if there are fewer cores than threads: the reader may share a core
+/// with the producer that it waits for.
 const LOOKS_SHARED: u32 = 4;
 
 /// The contestant: a ring with its producers and readers, which live through all runs.

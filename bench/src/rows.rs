@@ -3,14 +3,14 @@
 //!
 //! `make bench-quick` measures the groups of [`Command::Quick`], `make bench` also the groups of
 //! [`Command::Full`], `make bench-capture` the groups of [`Command::Capture`]. A judged row is in
-//! the table of its command (`judged`, `capture-judged`) with its goal. The other rows are
+//! the table of its command (`judged`, `capture-judged`) with its goal. Most other rows are
 //! families: `{l}` and `{c}` in a name are placeholders, which `TABLES` and `FIGURES` of
-//! docs/dev/benchmarks.md arrange in lines and columns. All lists are text with `|` between fields,
-//! one line for each item.
+//! docs/dev/benchmarks.md arrange in lines and columns. The lists are text with one line for each
+//! item. Fields have `|` between them; in `WORDS` a ` = ` separates the two fields.
 //!
 //! A ratio is only as good as its denominator, so the `limits/…/vs-…` rows are measured in the same
 //! turns. If a denominator misses its goal, each ratio over that denominator has a remark. A
-//! selection of rows includes the rows of its denominators.
+//! selected row of 64 B and 1P1C also writes the rows of its denominators.
 
 use std::{io, sync::LazyLock};
 
@@ -66,8 +66,9 @@ pub(crate) const TABLES: &str = include_str!("tables.txt");
 /// title, and cells as in [`TABLES`].
 pub(crate) const FIGURES: &str = include_str!("figures.txt");
 
-/// Labels for parts of names, in the order of lines and columns in tables. A part without a label
-/// is its own label and follows the labeled parts; numbers are sorted by size.
+/// Labels for parts of names and for facts of the machine, in the order of lines and columns in
+/// tables. A part without a label is its own label and follows the labeled parts; numbers are
+/// sorted by size.
 const WORDS: &str = include_str!("words.txt");
 
 /// A row, or a family of rows.
@@ -128,7 +129,7 @@ pub(crate) fn of(command: Command) -> impl Iterator<Item = &'static Listed> {
     LIST.iter().filter(is_of)
 }
 
-/// The fields of each line of one of the lists above.
+/// The fields of each line of a list with `|` between fields.
 pub(crate) fn table(text: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     lines.map(|line| line.split('|').map(str::trim).collect())

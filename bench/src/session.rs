@@ -24,7 +24,8 @@ use crate::{
 pub const RESULTS: &str = "results.json";
 /// The groups that an interrupted run has finished, one a line, in the folder of results.
 const FINISHED: &str = "finished.txt";
-/// Turns of each contestant in `full`. Judged rows have more turns.
+/// Maximum number of turns of each contestant in [`Session::measure`] and in the rows of hits.
+/// Judged rows have [`Scale::repetitions`] turns.
 pub(crate) const REPETITIONS: usize = 3;
 
 /// One figure.
@@ -32,12 +33,13 @@ pub(crate) const REPETITIONS: usize = 3;
 pub struct Row {
     /// Name of the row, for example `ring/64B/1p1c/vs-qq2016`.
     pub name: String,
-    /// The figure, in `unit`: the median of the repetitions. `None`: no figure, and `versus`
-    /// contains the reason.
+    /// The figure, in `unit`: the median of the repetitions, or the only measurement. `None`: no
+    /// figure, and `versus` contains the reason.
     pub value: Option<f64>,
-    /// `Mpps`, `GB/s` (10^9 bytes), `ms`, `us`, `ns`, `percent`, `bytes`, `M/s` (10^6 calls), `Gbit/s` or `ratio`.
+    /// The unit in the list of rows, for example `Mpps`, `us`, `percent`, `M/s` (10^6 calls) or
+    /// `ratio`.
     pub unit: String,
-    /// The denominator of the comparison. For a row without a figure, the reason in words.
+    /// The opponent of the comparison. For a row without a figure, the reason in words.
     pub versus: Option<String>,
     /// The ratio to `versus`: the median of the ratios of each repetition.
     pub ratio: Option<f64>,
@@ -121,7 +123,8 @@ impl Selection {
         self.wants(stem) || self.0.iter().any(|item| is_below(item, stem))
     }
 
-    /// Finds an item that selects no row of a command.
+    /// Finds an item that is not the beginning of a row's name, up to a slash or to the first
+    /// placeholder.
     #[must_use]
     pub fn unknown(&self, command: Command) -> Option<&str> {
         let known = |item: &str| rows::of(command).any(|row| is_below(row.stem(), item));
@@ -155,8 +158,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Continues after the finished groups of an earlier run in the folder. Rows of other groups are
-    /// measured again.
+    /// Continues after the finished groups of an earlier run in the folder. Rows of other groups
+    /// are measured again.
     ///
     /// # Errors
     /// The system's error, or the fault of the earlier results.
@@ -300,8 +303,8 @@ impl Session {
         Ok(())
     }
 
-    /// Measures a row that compares the first of two entrants with the second entrant, if the row
-    /// is selected.
+    /// Measures a row that compares the first entrant with the second entrant, if the row is
+    /// selected. Other entrants only take turns with these two.
     ///
     /// # Errors
     /// The results cannot be written.

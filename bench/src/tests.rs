@@ -1,4 +1,5 @@
-//! All rows at once, with little memory and short times.
+//! Runs the rows of `make bench-quick` and many rows of `make bench`, with little memory and short
+//! times.
 
 use crate::{
     measure::Scale,

@@ -122,8 +122,8 @@ pub(super) struct Contestant<'s> {
 
 impl Contestant<'_> {
     /// Sends the load and returns ns of processor time per captured packet. The recorder must
-    /// capture all packets at the first try. Other programs, whose buffers are smaller, try again
-    /// if they lost too many packets; such a try is printed.
+    /// capture all packets at the first try. Other programs try again if they lost too many
+    /// packets; such a try is printed.
     pub(super) fn time(&self, veth: &Veth, load: CaptureLoad) -> Result<f64, Failure> {
         for _ in 0..self.kind.tries_more {
             match self.time_once(veth, load) {
@@ -240,7 +240,8 @@ impl Process {
         said.unwrap_or_default()
     }
 
-    /// Processor time of all threads since the start, ns, after the program has become idle.
+    /// Processor time of the existing threads since their start, ns, after the program has become
+    /// idle.
     fn cpu_settled(&self) -> Result<u64, Failure> {
         let limit = Instant::now() + LIMIT;
         let mut before_ns = self.cpu_ns()?;

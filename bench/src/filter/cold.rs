@@ -1,7 +1,8 @@
 //! Packets that no cache contains: in a ring, and packed one after another as in a capture file.
 //!
-//! Both have the same packets, of 64, 694 and 1514 bytes in random order, 770 on average, as many
-//! as fit. The ring is read as the analyzer reads it: descriptors yield 64 frames while the ring
+//! Both have packets of the same sequence, of 64, 694 and 1514 bytes in random order, 770 on
+//! average. The ring has the last packets of the sequence, the packed memory the first, as many as
+//! fit. The ring is read as the analyzer reads it: descriptors yield 64 frames while the ring
 //! prefetches the packets, then a filter runs on the 64 frames. The packed packets are walked by
 //! the lengths in their headers, as in a mapped file. Each pass covers the whole of its memory,
 //! many times the size of the caches. It therefore leaves nothing in the caches for the other pass,

@@ -1,13 +1,13 @@
 //! Filters and rule sets against libpcap's interpreter and handwritten code.
 //!
 //! - `traffic`: generated packets. `hot`: a few hundred packets that stay in the cache. `cold`: the
-//!   packets of a ring of 1 GiB.
+//!   packets of a ring much larger than the caches.
 //! - `handwritten`: the single filters as functions.
 //! - `rules`: ten thousand rules, and their expected matches.
 //!
-//! All engines get the same packets. Except in the walk, an engine gets 64 frames at a time. Each
-//! run is checked: packets in the cache by libpcap's verdict on each packet, packets in cold memory
-//! by counts and a checksum.
+//! Packets in the cache are the same for all engines. Except in the walk, an engine gets 64 frames
+//! at a time. Each run over packets is checked: packets in the cache by libpcap's verdict on each
+//! packet, packets in cold memory by counts and a checksum.
 
 mod cold;
 mod handwritten;
@@ -31,7 +31,7 @@ use crate::{
     session::Session,
 };
 
-/// The filter for packets in cold memory, and for the script.
+/// The first single filter, which is also that of `filter/cold/vs-libpcap-walk` and of the script.
 const PORT: &str = "udp port 60000";
 /// The filter that rule sets are compared with.
 const PORT_AND_HOST: &str = "tcp port 80 and host 10.0.0.1";

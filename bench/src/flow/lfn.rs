@@ -31,8 +31,8 @@ const CELLS: usize = 1 << 20;
 const PUTS: usize = 20;
 /// Number of shards of the maps with mutexes.
 const SHARDS: usize = 64;
-/// Operations between two readings of the clock: enough that the threads share the table for most
-/// of the time, although one thread ends first.
+/// Minimum number of operations between two readings of the clock: enough that the threads share
+/// the table for most of the time, although one thread ends first.
 const AT_ONCE: u64 = 1 << 22;
 
 /// A table that threads share.

@@ -2,8 +2,8 @@
 //! machine's memory.
 //!
 //! - `queue`: timers that are extracted and inserted again, in our queue and in a binary heap.
-//! - `table`: packets of a million flows, in our table and in DashMap with a heap; and as many
-//!   random reads of memory.
+//! - `table`: packets of a million flows, in our table and in DashMap with a heap; and random
+//!   accesses to as much memory.
 //! - `lfn`: marks that threads share, in the LFN table and in maps with locks.
 //! - `misses`: the flow path under valgrind, with our queue and with a heap.
 //! - `traffic`: the packets.

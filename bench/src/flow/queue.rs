@@ -1,6 +1,6 @@
 //! The cost of a timer in the "hold" model (Jones 1986, "An empirical comparison of priority-queue
 //! and event-set implementations"). Each step extracts the first timer and inserts it again, due at
-//! random within a minute.
+//! random within a minute after its old time.
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Instant};
 
@@ -11,7 +11,7 @@ use crate::{
     session::Session,
 };
 
-/// A timer is due within this time, ns: 0 to 60 s.
+/// A timer is inserted at most this long after its old time, ns: 0 to 60 s.
 const SPAN: u64 = 60_000_000_000;
 /// Minimum number of steps of a run.
 const STEPS_MIN: u64 = 1000;

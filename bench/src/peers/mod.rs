@@ -1,10 +1,10 @@
-//! Third-party queues, each used as well as possible.
+//! Third-party queues, each used as well as possible, and in the other ways of [`Way`].
 //!
 //! A [`Peer`] opens the ends of an empty queue. `crates.rs` has the peers from crates, and
-//! `native.rs` (feature `peers`) the C and C++ peers. `well.rs` drives all peers through closures
-//! ([`Sender`], [`Receiver`]) that try once and never block. So all peers share the code for
-//! waiting, deadlines and counting. Generic code is compiled for each peer: a call here is the
-//! peer's own call, inlined where possible.
+//! `native.rs` (feature `peers`) the C and C++ peers. `well.rs` and, for [`Way::Malloc`], `each.rs`
+//! drive all peers through closures ([`Sender`], [`Receiver`]) that try once and never block. So
+//! all peers share the code for waiting, deadlines and counting. Generic code is compiled for each
+//! peer: a call here is the peer's own call, inlined where possible.
 //!
 //! Every packet is stored after the same 16 bytes ([`describe`](crate::limits::describe)), and the
 //! consumer reads all descriptors. A peer for one producer and one consumer carries more pairs in
@@ -40,8 +40,8 @@ impl<F: FnMut() -> Option<FilledBuffer> + Send> Receiver for F {}
 
 /// A queue for tokens.
 trait Peer: Copy {
-    /// Opens a queue for `pairs` producers and as many consumers, with room for `capacity` tokens.
-    /// A peer that only supports powers of two has room for the next larger number of tokens.
+    /// Opens a queue for `pairs` producers and as many consumers, with room for at least `capacity`
+    /// tokens. Some peers have room for more, for example for `capacity` tokens of each pair.
     fn open(self, pairs: usize, capacity: usize) -> Opened<impl Sender, impl Receiver>;
 }
 

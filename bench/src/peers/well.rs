@@ -1,4 +1,6 @@
 //! Drives a peer well: the queue carries buffers of 64 packets that cycle through the whole region.
+//! [`Way::OneByOne`] has buffers of one packet, and [`Way::Reused`] uses only the start of the
+//! region.
 //!
 //! The region is divided into buffers, and each producer owns an equal run of buffers. It fills
 //! them cyclically in order, so that the region always contains the latest packets, as our ring
@@ -56,7 +58,8 @@ const FREE: u8 = 0;
 const BUFFERS_REUSED: usize = 16;
 
 /// The right to read one buffer, and the duty to free the buffer. Eight bytes, which every queue
-/// can carry like a pointer.
+/// can carry like a pointer. In `each.rs`, the address of an allocation instead of the index of a
+/// buffer.
 #[derive(Debug)]
 pub(super) struct FilledBuffer(pub(super) usize);
 
@@ -226,7 +229,7 @@ fn produce(
     Ok(())
 }
 
-/// Sends a token, however long the queue stays full.
+/// Sends a token. Waits while the queue is full, until the run is stopped.
 #[inline]
 pub(super) fn send(
     course: &Course,

@@ -18,8 +18,8 @@
 //! (6.4.2), the pcap writer (6.5) and the Lua bindings (6.6). Instead of using priorities,
 //! inserters wait when the queue is full, which makes runs lossless.
 //!
-//! [`Qq2016`] is the contestant. Storages have 2 MiB and the guard interval is the number of
-//! inserters, as the paper and the thesis recommend.
+//! [`Qq2016`] is the contestant. By default, storages have 2 MiB and the guard interval is the
+//! number of inserters, as the paper and the thesis recommend.
 
 mod queue;
 mod storage;

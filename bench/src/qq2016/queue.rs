@@ -27,8 +27,8 @@ struct Positions {
 }
 
 impl<'m> Queue<'m> {
-    /// A queue of these inner queues. Readers keep a distance of `guard` storages to the head: at
-    /// least the number of inserters (thesis, equation 7.1).
+    /// A queue of these inner queues. Readers keep a distance of `guard` storages to the head. The
+    /// thesis recommends at least the number of inserters (equation 7.1).
     ///
     /// # Panics
     /// Unless there are more storages than `guard`.

@@ -30,10 +30,10 @@ pub(super) struct Storage<'m> {
 }
 
 impl<'m> Storage<'m> {
-    /// A storage over a part of the memory that begins on a multiple of 16. `offsets` is the vector
-    /// of an earlier storage, whose pages exist already. The vector reserves references for all
-    /// possible 64-byte packets ("some space is reserved at initialization time"), so that it does
-    /// not grow during filling.
+    /// A storage over a part of the memory that begins on a multiple of 16. `offsets` is a new
+    /// vector or, from the second run on, that of an earlier storage, whose pages exist already.
+    /// The vector reserves references for all possible 64-byte packets ("some space is reserved at
+    /// initialization time"), so that it does not grow during filling.
     pub(super) fn new(memory: &'m mut [u8], offsets: &'m mut Vec<usize>) -> Self {
         offsets.clear();
         offsets.reserve(memory.len() / (HEADER_BYTES + 64));
