@@ -66,7 +66,7 @@ enum {
 	RRING_BYTE_ORDER,  /* written by a machine of the other byte order */
 	RRING_VERSION,     /* another layout than RRING_LAYOUT */
 	RRING_NOT_READY,   /* the writer still fills the memory, or ended meanwhile */
-	RRING_TRUNCATED,   /* the file is shorter than its header says */
+	RRING_TRUNCATED,   /* the file is shorter than a header, or than its header says */
 	RRING_HEADER,      /* the header contradicts itself */
 	RRING_OVERWRITTEN, /* the writer claimed the bucket for new records: normal operation */
 	RRING_DAMAGED,     /* the bucket contradicts itself, although nobody wrote meanwhile */
@@ -126,11 +126,12 @@ struct rring_packet {
 };
 
 /* The place of a reader in the records of one producer. Starts with the number of the producer, and
- * 0 in all other fields: from the oldest record on. */
+ * 0 in all other fields: from the oldest record on. `missed` does not count records that
+ * were overwritten before the cursor's first bucket. */
 struct rring_cursor {
 	uint64_t producer;
 	uint64_t position; /* number of the next record */
-	uint64_t missed;   /* records that were overwritten before this reader copied them */
+	uint64_t missed;   /* records after the first copied bucket that were overwritten unread */
 	uint64_t damaged;  /* records in damaged buckets */
 	int started;
 	struct rring_bucket bucket; /* the last copied bucket */
@@ -421,7 +422,8 @@ static inline size_t rring_decode(const struct rring_copy *copy, size_t index, s
 	return packet->captured <= left ? at + packet->captured : SIZE_MAX;
 }
 
-/* Copies the committed records of a bucket after the first `skip`, and checks nothing. */
+/* Copies the committed records of a bucket after the first `skip`. Checks only that the copied
+ * bytes are inside the bucket. */
 static inline int rring_fill(const struct rring *ring, const struct rring_bucket *bucket,
 			     uint64_t skip, uint64_t committed, struct rring_copy *copy)
 {
@@ -544,8 +546,9 @@ static inline int rring_is_idle(const struct rring *ring, const struct rring_cur
 }
 
 /* Copies the next records of the cursor's producer, and moves the cursor after them. With
- * `copy->count` 0 there are no new records now. `cursor->missed` and `cursor->damaged` count the
- * records that the cursor passed without copying them. */
+ * `copy->count` 0 there are no new records now, or the writer was faster than 64 attempts.
+ * `cursor->missed` and `cursor->damaged` count the records that the cursor passed without copying
+ * them. */
 static inline int rring_next(const struct rring *ring, struct rring_cursor *cursor,
 			     struct rring_copy *copy)
 {

@@ -40,7 +40,7 @@ STEPS_MAX = 1024
 OPEN = 2  # state of a bucket; 3 is closed
 
 _ALIGNMENT = 2 << 20
-# The parts of the region that this module reads, and the bytes of others.
+# The parts of the region that this module reads. `x` skips bytes of other fields.
 _BUCKET = struct.Struct("=QQ32xqQ8xQ48x")  # control, committed, base, producer, first record
 _DESCRIPTOR = struct.Struct("=QQ")
 _EXTENSION = struct.Struct("=HHIq")
@@ -88,7 +88,7 @@ class Step(NamedTuple):
 class Packet(NamedTuple):
     producer: int
     record: int  # number, counted per producer
-    time_ns: int  # ring time: the stamp minus the steps of its clock
+    time_ns: int  # ring time: the stamp minus the offset of the clock's last step
     stamp_ns: int  # since the UNIX epoch
     wire_len: int
     interface: int
@@ -226,7 +226,8 @@ class Ring:
         return [Step(place >> 16, place & 0xFFFF, first, ns) for _, place, first, ns in slots]
 
     def bucket(self, index):
-        """The bucket at this index. `None`: free, claimed, or a header that contradicts itself."""
+        """The bucket at this index. `None`: free, claimed, changed while its header was read, or a
+        header that contradicts itself."""
         if not 0 <= index < self.buckets:
             raise IndexError(index)
         first, second = (self._read(self._headers + index * 128, 128) for _ in range(2))
@@ -299,7 +300,7 @@ class Ring:
         return descriptors, memoryview(self._read(start + begin, end - begin)), begin
 
     def _stamped(self, packets, steps):
-        """Adds the steps of its clock to the time of each packet."""
+        """Adds to the time of each packet the offset of the last step of its clock before it."""
         clocks = [interface.clock for interface in self.interfaces()]
         stamped = []
         for packet in packets:
@@ -321,8 +322,9 @@ class Ring:
 class Reader:
     """Copies each record of a ring once, in the order of its producer, beginning with the oldest.
 
-    `missed` counts the records that were overwritten before this reader copied them, `damaged` the
-    records in damaged buckets."""
+    `missed` counts the records that were overwritten before this reader copied them, without the
+    records before the first copied bucket of a producer. `damaged` counts the records in damaged
+    buckets."""
 
     def __init__(self, ring):
         self._ring = ring
@@ -333,7 +335,7 @@ class Reader:
 
     def poll(self):
         """Yields the packets that the ring has now and that this reader did not yet copy, a bucket
-        of each producer in turn. Ends when there are no new packets."""
+        of each producer in turn. Ends after a turn without new packets."""
         news = True
         while news:
             news = False

@@ -25,7 +25,7 @@ use super::{
     role::small,
 };
 
-/// A test ends before this, or fails.
+/// Within this time a reader must show enough packets of a live ring.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// Packets that a reader of a live ring must show.
 const SHOWN: u64 = 20_000;
@@ -35,7 +35,7 @@ fn readers() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("readers")
 }
 
-/// This folder, with the programs that change bytes.
+/// This folder, with the C and Python programs of these tests.
 fn here() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ring/attach")
 }
@@ -143,7 +143,8 @@ fn check_line(text: &str) -> u64 {
 }
 
 /// Follows a ring that is overwritten meanwhile. Every shown packet must be as it was stored, every
-/// packet that is not shown must be counted, and the last packets must be shown.
+/// packet between shown packets must be shown or counted as missed, and the last packet must be
+/// shown.
 fn follow_a_live_ring(mut show: Command, backing: Backing) {
     let config = RingConfig { backing, ..small() };
     let ring = Ring::new(&config, None).unwrap();
@@ -257,7 +258,7 @@ fn varied_file(directory: &TempDir, records: i64) -> PathBuf {
                 assert!(producer.step(7, -5 * stamp));
             }
             let mut record = record(stamp, &mut frame);
-            // Each of these makes the extended form: a time that is far off, an interface.
+            // A time that is far off and a large number of an interface need the extended form.
             match stamp {
                 50 => record.time_ns = i64::MIN,
                 51 => record.interface = 300,
@@ -322,8 +323,8 @@ fn readers_in_other_languages_agree_with_this_crate() {
     }
 }
 
-/// The copied packets of a ring file, and a sum over these packets, or `refused`. `flip.c` and
-/// `flip.py` compute the same.
+/// The number of copied packets of a ring file and a sum over their fields, or `refused`. `flip.c`
+/// and `flip.py` compute the same.
 fn copied(path: &Path, buffer: &mut Buffer) -> String {
     let Ok(attached) = Attached::open(path) else {
         return "refused".to_owned();
