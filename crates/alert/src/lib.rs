@@ -36,7 +36,7 @@ pub struct Alert {
     /// The ends of the packet. `None` if the line does not contain them, for example because the
     /// packet is not IP.
     pub tuple: Option<Tuple>,
-    /// If a Zeek notice has no tuple: its one or two hosts. Otherwise empty.
+    /// If a Zeek notice has no tuple: its hosts, at most two. Otherwise empty.
     pub hosts: Vec<IpAddr>,
     /// If the packet is in a tunnel: the ends of the packet on the wire.
     pub tunnel: Option<Tuple>,
@@ -127,9 +127,9 @@ pub enum ParsedLine {
         /// The line began with the first part of another line, which is lost.
         after_torn: bool,
     },
-    /// A whole line that is not an alert.
+    /// A whole line that is not an alert, or an empty line.
     Ignored,
-    /// A part of a line.
+    /// A part of a line, or text that is not a line of an IDS.
     Torn,
     /// An invalid alert, with the reason.
     Wrong(&'static str),
@@ -177,7 +177,7 @@ pub fn read(line: &[u8]) -> ParsedLine {
     }
 }
 
-/// Parses a whole line. `None` if the line is not a JSON object.
+/// Parses a whole line. `None` if the line is not a JSON object of the expected form.
 fn whole(line: &[u8]) -> Option<ParsedLine> {
     let read = if memmem::find(line, br#""event_type""#).is_some() {
         eve::read(line)
@@ -193,7 +193,7 @@ fn whole(line: &[u8]) -> Option<ParsedLine> {
 }
 
 impl Alert {
-    /// Size of texts and lists, bytes.
+    /// Bytes of the texts of any length and of the VLAN identifiers.
     fn kept_bytes(&self) -> usize {
         let AlertIdentity {
             timestamp,

@@ -4,10 +4,10 @@
 //! that other programs read. A direct write needs an address in memory, an offset in the file and a
 //! length that are all multiples of 4 KiB.
 //!
-//! So a write is direct if its address and its offset have the same remainder ([`is_in_phase`]).
-//! The bytes before the first multiple of 4 KiB and after the last one are written through the
-//! cache, and so is every other write. Direct writes and cached writes never share a page. If the
-//! file system refuses direct writes, all writes are cached.
+//! So a large write is direct if its address and its offset have the same remainder
+//! ([`is_in_phase`]). The bytes before the first multiple of 4 KiB and after the last one are
+//! written through the cache, and so is every other write. Direct writes and cached writes never
+//! share a page. If the file system refuses direct writes, all writes are cached.
 
 use std::{
     fs::File,
@@ -26,7 +26,7 @@ use crate::disk::DiskFile;
 /// Alignment of memory, file offsets and lengths for direct writes: the largest block size of
 /// disks, and the page size.
 pub const UNIT: usize = 4096;
-/// Shorter writes go through the page cache.
+/// A write goes through the page cache if its whole pages have fewer bytes than this.
 pub const DIRECT_BYTES_MIN: usize = 64 * 1024;
 
 /// A file whose large writes bypass the page cache, if the file system accepts direct writes.

@@ -23,7 +23,8 @@ pub struct DumpDirectory {
     below: Option<SubDirectory>,
     disk: Arc<dyn Disk>,
     naming: Arc<Naming>,
-    /// The file system accepts direct writes, which bypass the page cache.
+    /// The file system accepts direct writes, which bypass the page cache. `true` if this was not
+    /// tested.
     goes_directly: bool,
     /// The handle of the threads that list, delete and hold its dumps.
     keeper: Option<KeeperHandle>,

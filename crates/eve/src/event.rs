@@ -7,8 +7,8 @@ use crate::text::{put, put_stamp};
 /// Appends the line of an event, with `"event_type":"retroscope"` and the time in nanoseconds since
 /// the UNIX epoch.
 ///
-/// The object under `retroscope` is `body`, whose `kind` names the event (`triggered`, `finished`,
-/// `notice`, `statistics`). No top-level key has another meaning in EVE.
+/// The object under `retroscope` is `body`, whose `kind` names the event, for example `triggered`,
+/// `finished` or `notice`. No top-level key has another meaning in EVE.
 ///
 /// # Errors
 /// If the body cannot be written as JSON. Then nothing is appended.

@@ -30,7 +30,7 @@ pub fn proto_name(proto: u8) -> Option<&'static str> {
 }
 
 /// The number of a protocol, from its name in any case, or from the number as text. The inverse of
-/// [`proto_name`].
+/// [`proto_name`], except that no number has the name `Any`.
 #[must_use]
 pub fn proto_number(name: &str) -> Option<u8> {
     let known = NAMES

@@ -5,7 +5,7 @@ use retroscope_packet::{LinkType, parse};
 
 use crate::bytes::InputBytes;
 
-/// Link types whose headers the packet crate parses.
+/// Some of the link types whose headers the packet crate parses.
 const LINK_TYPES: [LinkType; 6] = [
     LinkType::ETHERNET,
     LinkType::RAW,

@@ -11,8 +11,8 @@ use retroscope_packet::{LinkType, parse};
 /// Maximum length of a text, bytes. Longer texts find nothing more, and libpcap takes seconds for
 /// some.
 const TEXT_BYTES_MAX: usize = 400;
-/// Words that libpcap knows. The target passes no other words to libpcap, because libpcap would
-/// look them up as names in the system and in the network.
+/// Words that libpcap knows. Except numbers and our variables, the target passes no other words to
+/// libpcap, because libpcap would look them up as names in the system and in the network.
 const WORDS: [&str; 48] = [
     "and",
     "or",
@@ -82,7 +82,7 @@ const VARIABLES: [&str; 11] = [
 /// A UDP datagram in a tagged Ethernet frame, with a payload.
 const FRAME: [u8; 52] = [
     2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x81, 0, 0, 7, 8, 0, // link header, tag, IPv4
-    0x45, 0, 0, 34, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, // 34 bytes of UDP
+    0x45, 0, 0, 34, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, // 34 bytes with UDP
     0x04, 0x57, 0, 53, 0, 14, 0, 0, b'p', b'a', b'y', b'l', b'o', b'a', // 1111 to 53, 6 bytes
 ];
 
@@ -125,7 +125,8 @@ pub fn templates(data: &[u8]) {
     }
 }
 
-/// Evaluates the filter on packets of any length, in every way that there is.
+/// Evaluates the filter on the packet truncated to several lengths: on all of them together, on
+/// each alone, and with a state.
 fn evaluate(filled: FilledExpression, link: LinkContext) {
     let mut filter = Filter::new(filled);
     if let Err(error) = filter.prepare(link) {
@@ -166,8 +167,8 @@ fn assert_place(text: &str, span: Range<usize>) {
     assert!(text.get(span.clone()).is_some(), "{span:?} of {text:?}");
 }
 
-/// Whether the text between our own terms may be passed to libpcap: each word is a known word or a
-/// number.
+/// Whether the text between our own terms may be passed to libpcap: each word is a known word, a
+/// variable or a number.
 fn is_known(text: &str) -> bool {
     if !text.is_ascii() || text.contains("\\\"") {
         return false;

@@ -30,8 +30,9 @@ pub struct GeneratorConfig {
     pub rate: Option<Rate>,
     /// Seed of the random numbers. The same seed gives the same bytes.
     pub seed: u64,
-    /// When to send the trigger packet, relative to the start; `None`: never. The frame of the
-    /// first slot at or after this time is the trigger.
+    /// When to send the trigger packet, relative to the start; `None`: never. With a rate or in a
+    /// file, the frame of the first slot at or after this time is the trigger. As fast as possible
+    /// on the clock, the first burst at or after this time.
     pub trigger_after: Option<Duration>,
     /// End after this many frames, including the trigger; `None`: no limit.
     pub count: Option<u64>,

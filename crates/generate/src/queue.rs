@@ -125,7 +125,7 @@ impl Probed for GeneratorShares {
 struct GeneratorQueue {
     interfaces: [InterfaceInfo; 1],
     generator: Generator,
-    /// The time of the opening. No watermark runs ahead of the system clock.
+    /// The time of the opening, to which stamps and watermarks are relative.
     start: Now,
     /// Whether frames are due by the generator's schedule. If not, frames are due at once, and
     /// `trigger_at_ns` and `end_ns`, in ns after the start, determine trigger and end.

@@ -43,7 +43,7 @@ fn a_full_file_system_makes_room_beside_another_writer() {
     let (mut written, mut foreign) = (0, 0);
     let chunk = vec![1; 1 << 20];
     for number in 1..200_u32 {
-        // The other program takes space until it has half of the file system.
+        // The other program takes space until it has almost half of the file system.
         if number % 10 == 0 && foreign < 4 {
             fs::write(
                 folder.path().join(format!("foreign-{foreign}")),

@@ -51,7 +51,7 @@ pub struct KeeperHandle {
     questions: RequestQueue<Question>,
     open: Arc<Mutex<UnfinishedDumps>>,
     second_copies: SecondCopies,
-    /// Locked while files of a dump are deleted.
+    /// Locked while files of a dump are deleted, and by [`KeeperHandle::without_deletion`].
     deleting: Arc<Mutex<()>>,
     makes_room: bool,
 }
@@ -76,8 +76,8 @@ pub struct UnfinishedDump {
 /// A request to the dump-keeper.
 #[derive(Debug)]
 pub(crate) enum KeeperRequest {
-    /// A dump is finished. The first name is that of the open dump, the second name is the final
-    /// name, often the same.
+    /// A dump is finished, or a finished dump has other files. The first name is that of the open
+    /// dump, the second name is the final name, often the same.
     Finished(String, String),
     /// Replaces the retention limits of rules' dumps.
     Rules(HashMap<String, RuleRetention>),
@@ -301,7 +301,7 @@ pub(super) struct KeeperState {
     open: Arc<Mutex<UnfinishedDumps>>,
     second_copies: SecondCopies,
     deleting: Arc<Mutex<()>>,
-    /// Dumps whose deletion failed since the last listing.
+    /// Dumps whose deletion by a limit or for room failed since the last periodic listing.
     refused: BTreeSet<String>,
     /// Time of the next listing of the directory, ns on the monotonic clock.
     look_ns: i64,
@@ -512,7 +512,7 @@ impl KeeperState {
     }
 
     /// If held dumps alone exceed the limit, every other dump is deleted as soon as it is finished.
-    /// The user is informed of this once.
+    /// The user is informed once each time this begins.
     fn tell_held(&mut self) {
         let held = self.listing.dumps().filter(|dump| dump.is_held);
         let held = held.fold(0_u64, |sum, dump| sum.saturating_add(dump.bytes));

@@ -40,8 +40,8 @@ pub struct DumpFileReader {
 }
 
 impl DumpFileReader {
-    /// Number of bytes in the file. For an open dump: bytes that contain whole packets now. After
-    /// [`Self::set_finished`]: `u64::MAX`.
+    /// Number of bytes in the file. For an open dump: bytes that contained whole packets when the
+    /// file was opened. After [`Self::set_finished`]: `u64::MAX`.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes

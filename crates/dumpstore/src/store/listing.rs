@@ -1,4 +1,4 @@
-//! The list of finished dumps: read once, and updated if something changed.
+//! The list of finished dumps. A refresh reads a sidecar again only if the sidecar changed.
 
 use std::{
     collections::BTreeMap,

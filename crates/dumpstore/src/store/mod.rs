@@ -1,10 +1,10 @@
 //! The dumps in the directory, from this recorder and from earlier ones.
 //!
-//! A dump is identified by its sidecar, `STEM.json`, which lists its files. Each listed file must
-//! be a plain file next to the sidecar. Its name must begin with `STEM.` and end like a capture. A
-//! complete file must have the size in the sidecar. In a subdirectory, where `into` puts dumps,
-//! sidecars must name that subdirectory. So files of other programs are never listed, returned or
-//! deleted.
+//! A dump is identified by its sidecar, `STEM.json`, which lists its files. Each listed file, if it
+//! exists, must be a plain file next to the sidecar. Its name must begin with `STEM.` and end like
+//! a capture. A complete file must have the size in the sidecar. In a subdirectory, where `into`
+//! puts dumps, sidecars must name that subdirectory. So files of other programs are never listed,
+//! returned or deleted.
 //!
 //! An empty file `STEM.hold` holds a dump: a held dump is not deleted.
 

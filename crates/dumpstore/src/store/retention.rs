@@ -37,9 +37,9 @@ impl Retention {
         is_its.then_some((name, &rule.keep))
     }
 
-    /// Dumps to delete because of a limit, the oldest first. Held dumps stay. Open dumps are not in
-    /// `dumps`; their `open_bytes` count toward the limit on all dumps. `now_ns`: ns since the
-    /// epoch.
+    /// Dumps to delete because of a limit, the oldest first. Held dumps stay. `open_bytes` are the
+    /// bytes of open dumps and of other dumps that are not in `dumps`; they count toward the limit
+    /// on all dumps. `now_ns`: ns since the epoch.
     pub fn due<'d>(
         &self,
         dumps: impl Iterator<Item = &'d StoredDump>,
@@ -203,7 +203,8 @@ mod tests {
             for (place, (dump, why)) in due.iter().enumerate() {
                 assert!(!dump.is_held);
                 if *why == WhyDeleted::Bytes {
-                    // An older dump that counts for the limit stays only if it is held.
+                    // Without a limit on all dumps, an older dump that counts for the limit stays
+                    // only if it is held.
                     let older = left
                         .iter()
                         .filter(|it| it.made_ns < dump.made_ns && !it.is_held);

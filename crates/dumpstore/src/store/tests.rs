@@ -554,7 +554,8 @@ fn what_cannot_be_listed_now_is_not_forgotten() {
     assert_eq!(bench.ids(), ["a"]);
 }
 
-/// A dump that cannot be deleted stays, and is reported once a minute.
+/// A dump that cannot be deleted stays and is reported. During the pause after the failure it is
+/// not reported again; after the pause the deletion is tried again.
 #[test]
 fn what_cannot_be_deleted_is_told_and_tried_again() {
     let mut bench = Bench::new(keep(Some(0), None));
