@@ -1,11 +1,11 @@
 //! How long the change from a full bucket to the next bucket delays a producer. The producer takes
 //! the mutex of the outer queue only for this change.
 //!
-//! The ring has all but one of the maximum number of buckets, is full, and has more open dumps than
-//! a real recorder. Its memory is not pre-faulted. In one pass the windows of the dumps cover the
-//! newest quarter of the ring and all later packets, so that each dump wants every bucket that
-//! closes. In the other pass they cover the oldest eighth, so that each dump protects the buckets
-//! that would be overwritten next. The slower pass counts.
+//! The ring has all but one of the maximum number of buckets, is full, and has many more open dumps
+//! ([`RESERVATIONS`]) than a recorder usually has. Its memory is not pre-faulted. In one pass the
+//! windows of the dumps cover the newest quarter of the ring and all later packets, so that each
+//! dump wants every bucket that closes. In the other pass they cover the oldest eighth, so that
+//! each dump protects the buckets that would be overwritten next. The slower pass counts.
 //!
 //! A bucket has the minimum size, and must be full before the producer needs the next bucket. A
 //! record that nearly fills a bucket therefore alternates with a short record: neither fits after
