@@ -266,7 +266,7 @@ impl OpenedRecorder {
             scripts[0].triggers.names().map(|(name, _)| name),
             (config, std::mem::take(&mut self.names)),
             Arc::clone(&self.native),
-            shards > 1 && !self.flows_together,
+            shards > 1 && !self.flows_together && placement != AnalysisPlacement::ShardReaders,
             &self.common.outcomes,
             Configured {
                 config: config.clone(),
