@@ -477,9 +477,9 @@ impl ReaderWork {
         let mut analysis = self.analysis(slot, pulse, is_inserters, (first, batch_end));
         let look = |shard: &mut Shard| analysis.run(shard, producer, &mut packets, go_on);
         match own {
-            Some(shard) => Some(shard).map(look),
-            None => slot.visit_waiting(look),
-        };
+            Some(shard) => look(shard),
+            None => _ = slot.visit_waiting(look),
+        }
         let (analyzed, is_time_over) = (analysis.analyzed, analysis.is_time_over);
         let end = if live { analysis.next } else { batch_end };
         (self.is_time_over, self.looked) = (is_time_over, end);
