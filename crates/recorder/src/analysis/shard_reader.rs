@@ -475,7 +475,7 @@ impl ReaderWork {
         let mut packets = NumberedPackets::from(first, batch.iter()).filter(mine);
         let is_inserters = own.is_some();
         let mut analysis = self.analysis(slot, pulse, is_inserters, (first, batch_end));
-        let look = |shard: &mut Shard| analysis.run(shard, producer, &mut packets, go_on);
+        let mut look = |shard: &mut Shard| analysis.run(shard, producer, &mut packets, go_on);
         match own {
             Some(shard) => look(shard),
             None => _ = slot.visit_waiting(look),
