@@ -153,7 +153,7 @@ fn inner_queues(session: &Session) -> io::Result<()> {
         let why = "the ring is too small for four buckets of this size per thread";
         let why = Failure::CannotRun(why.to_owned());
         let mut ring = two_cores()
-            .and_then(|()| if has_room { Ok(()) } else { Err(why) })
+            .and(if has_room { Ok(()) } else { Err(why) })
             .and_then(|()| RingContest::with(config));
         let entrants = vec![carrying(session, row.clone(), &mut ring, load)];
         session.measure_remarked(&row, entrants, remark.as_deref())?;
