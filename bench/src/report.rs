@@ -242,7 +242,7 @@ fn origin(facts: &Facts) -> String {
 }
 
 /// Unless `is_capture`, draws the figures of the run whose results are in `folder` into the same
-/// folder, and writes `papers.md` there ([`papers`]). If `docs` is given, also fills the blocks of
+/// folder, and writes `papers.md` there (module `papers`). If `docs` is given, also fills the blocks of
 /// its `benchmarks.md` that belong to this command, and writes its `papers.md`. If these blocks
 /// show figures, draws the figures into its folder `plots`. Returns the written files.
 ///
