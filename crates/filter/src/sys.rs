@@ -37,7 +37,7 @@ struct OpaquePcap {
     _private: [u8; 0],
 }
 
-// Signatures as in pcap/pcap.h of libpcap 1.10.3.
+// Signatures as in libpcap 1.10.3: pcap/pcap.h, pcap/bpf.h (`bpf_filter`) and pcap/namedb.h.
 #[link(name = "pcap")]
 unsafe extern "C" {
     fn pcap_fopen_offline(file: *mut libc::FILE, errbuf: *mut c_char) -> *mut OpaquePcap;
@@ -61,7 +61,6 @@ unsafe extern "C" {
         wire_len: c_uint,
         captured_len: c_uint,
     ) -> c_uint;
-    // pcap/namedb.h.
     fn pcap_nametoport(name: *const c_char, port: *mut c_int, proto: *mut c_int) -> c_int;
     fn pcap_nametoproto(name: *const c_char) -> c_int;
 }

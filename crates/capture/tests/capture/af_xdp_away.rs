@@ -465,8 +465,8 @@ fn a_new_name_changes_nothing() {
         serve(&mut served, |all| {
             told(&all[0], &SourceEvent::InterfaceDown(0))
         });
-        // The renamed interface is removed. Now the interface that has the name `v1` is captured,
-        // with both queues.
+        // The renamed interface, `other`, is removed with its peer `v0`. Now the interface that has
+        // the name `v1` is captured, with both queues.
         ip("link del v0");
         serve(&mut served, |all| {
             told(&all[0], &SourceEvent::InterfaceGone(0))

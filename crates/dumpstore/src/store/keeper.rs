@@ -540,8 +540,8 @@ impl KeeperState {
     }
 
     fn leave_room(&mut self, min_free: MinFree) {
-        // Space that compression frees at its end counts as free. A writer that finds no room
-        // before that end requests room. Space that compression frees between the two readings here
+        // Of two copies of a dump that is being compressed, the smaller counts as free. A writer that
+        // finds no room before compression ends requests room. Space that compression frees between the two readings here
         // counts twice, until the next reading.
         let given_back = self.second_copies.bytes();
         let Ok(space) = self.listing.space() else {

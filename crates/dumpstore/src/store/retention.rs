@@ -123,7 +123,8 @@ mod tests {
     use super::*;
     use crate::tests::S;
 
-    /// For any dumps and limits, the result agrees with a simple count.
+    /// Random dumps and limits: the dumps that stay are within the limits or held, and no dump is
+    /// deleted without need.
     #[test]
     fn what_is_due_agrees_with_an_oracle() {
         let mut random = fastrand::Rng::with_seed(50);

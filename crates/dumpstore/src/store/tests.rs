@@ -368,8 +368,8 @@ fn open_dumps_are_listed_and_left_alone() {
     assert!(bench.look(Question::List)[0].is_held);
 }
 
-/// A dump that is being compressed has two copies on the disk. The space that compression will free
-/// counts as free, so no other dump is deleted while this space suffices.
+/// A dump that is being compressed has two copies on the disk, and one of them will be removed. The
+/// bytes of the smaller copy count as free, so no other dump is deleted while they suffice.
 #[test]
 fn a_copy_that_goes_in_the_end_costs_no_dump() {
     let mut bench = Bench::new(min_free(1400));
@@ -379,13 +379,13 @@ fn a_copy_that_goes_in_the_end_costs_no_dump() {
     put(&disk, "dumps/new.pcapng.zst.part", &[2; 900]);
     let sidecar = disk.read(Path::new("dumps/old.json")).unwrap().len();
     let sidecar = sidecar + disk.read(Path::new("dumps/new.json")).unwrap().len();
-    // 1,000 bytes are free, and compression will free 900.
+    // 1,000 bytes are free, and the smaller copy has 900.
     disk.set_capacity(500 + sidecar + 1900 + 1000);
     let mut second = bench.keeper.second_copy(1000);
     second.set_bytes(900);
     bench.keeping.keep();
     assert_eq!(bench.news(), (vec![], vec![]));
-    // Another program fills the disk, so the space that compression will free no longer suffices.
+    // Another program fills the disk, so the bytes of the smaller copy no longer suffice.
     put(&disk, "dumps/foreign", &[3; 600]);
     bench.pass(1);
     bench.keeping.keep();
