@@ -152,10 +152,11 @@ fn a_thread_that_analyzes_stores_first() {
         script.display()
     );
     let (sent, lost) = losses(&namespace, &line, |sender| {
-        sender.flood(4 * FLOOD, Some(FLOOD), fill, |_, _| {});
+        sender.flood(3 * FLOOD, Some(FLOOD / 2), fill, |_, _| {});
     });
     eprintln!("{lost:?} of {sent}");
-    assert!(lost.kernel * 50 <= sent, "{lost:?} of {sent}");
+    // An inserter that analyzed each burst at once lost more than half.
+    assert!(lost.kernel * 20 <= sent, "{lost:?} of {sent}");
     assert!(lost.lapped > sent / 10, "no flood: {lost:?} of {sent}");
 }
 
