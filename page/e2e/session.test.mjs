@@ -104,7 +104,7 @@ test('a revoked token ends its session', async () => {
 
 test('the page says that the recorder is gone, and goes on when it is back', async () => {
   const { page, complaints } = await open(recorder, { path: '?tab=triggers' });
-  complaints.expected.push('ERR_CONNECTION', 'ERR_INCOMPLETE', 'ERR_EMPTY', '401');
+  complaints.expected.push('ERR_CONNECTION', 'ERR_INCOMPLETE', 'ERR_EMPTY', 'ERR_SOCKET', '401');
   await page.getByRole('heading', { name: 'Triggers' }).waitFor();
   await recorder.kill();
   await page.getByText('The recorder does not answer.').first().waitFor();
