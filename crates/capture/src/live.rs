@@ -61,8 +61,8 @@ pub trait LiveEngine: Send + fmt::Debug {
     fn burst(&self) -> Burst<'_>;
 
     /// As [`Queue::has_more`].
-    fn has_more(&self) -> bool {
-        true
+    fn has_more(&self) -> Option<bool> {
+        None
     }
 
     /// After a `fetch` without packets: whether `fetch` would have returned every packet that was
@@ -479,7 +479,7 @@ impl<E: LiveEngine + 'static> Queue for LiveQueue<E> {
         self.engine.burst()
     }
 
-    fn has_more(&self) -> bool {
+    fn has_more(&self) -> Option<bool> {
         self.engine.has_more()
     }
 

@@ -135,9 +135,9 @@ pub trait Queue: Send + fmt::Debug {
 
     /// Whether packets may wait that the engine has not taken from the kernel or the device yet.
     /// The rest of a block that the engine has taken does not count. Costs at most a few ns, and
-    /// changes nothing. `true` if only [`next`](Self::next) can tell.
-    fn has_more(&self) -> bool {
-        true
+    /// changes nothing. `None` if only [`next`](Self::next) can tell.
+    fn has_more(&self) -> Option<bool> {
+        None
     }
 
     /// The CPUs on which the thread of this queue should run: the CPU that the user chose, or the

@@ -250,8 +250,8 @@ impl LiveEngine for PacketEngine {
 
     /// Whether the kernel has finished another block. The rest of the held block does not count:
     /// the kernel has room for packets until it has filled the other blocks.
-    fn has_more(&self) -> bool {
-        self.ring.is_next_block_finished()
+    fn has_more(&self) -> Option<bool> {
+        Some(self.ring.is_next_block_finished())
     }
 
     fn is_dry(&self) -> bool {

@@ -358,8 +358,8 @@ impl LiveEngine for XdpEngine {
         }
     }
 
-    fn has_more(&self) -> bool {
-        self.receiver.channel.rx.available() > 0
+    fn has_more(&self) -> Option<bool> {
+        Some(self.receiver.channel.rx.available() > 0)
     }
 
     fn look(&mut self, live: &mut LiveState, now_ns: i64) -> Result<(), SourceError> {

@@ -275,8 +275,7 @@ impl Analyzer {
         let Some(shared) = &self.shared else {
             return false;
         };
-        let until_ns = self.core.common.clock.mono_ns() + LOOK_NS;
-        shared.step_while(&self.core.pulse, |now_ns| now_ns < until_ns)
+        shared.step_for(&self.core.pulse, LOOK_NS)
     }
 }
 

@@ -87,6 +87,8 @@ struct ReaderWork {
 struct Share {
     /// Packets of the shard that were analyzed or missed.
     accounted: u64,
+    /// The record after the last one read.
+    next: u64,
     /// Time range of missed packets whose number is not known yet, ns.
     gap_ns: Option<(i64, i64)>,
     /// With a gap: a record behind the gap, and the packets of the shard before this record.
@@ -123,6 +125,7 @@ impl Share {
             gap = self.gap_ns.take().map(|span_ns| (span_ns, missed));
         }
         self.accounted += analyzed;
+        self.next = end;
         gap
     }
 }
@@ -234,6 +237,7 @@ impl ShardReader {
 
     /// The inserter puts the shard back into its slot, after its hits.
     pub(crate) fn put_back(&mut self) {
+        self.pass_analyzed();
         let slot = &self.work.slots.all()[self.work.slot];
         slot.queue_hits(&mut self.work.found.live);
         self.reader.release();
@@ -301,10 +305,20 @@ impl ShardReader {
             .fetch_add(work.looked - first, Ordering::Relaxed);
     }
 
+    /// Moves the reader behind the records that the inserter's shard has analyzed in hand. A reader
+    /// that was overtaken is already behind them.
+    fn pass_analyzed(&mut self) {
+        // An inserter's shard has the packets of the producer with its number.
+        let producer = self.work.slot;
+        let position = self.reader.positions().get(producer);
+        self.reader
+            .continue_at(producer, self.work.looked.max(position));
+    }
+
     /// The records that the inserter's shard has analyzed are published. Lets time pass in the
     /// shard, and returns whether the shard found ended flows.
-    pub(crate) fn after_publish(&mut self, producer: usize, now_ns: i64) -> bool {
-        self.reader.continue_at(producer, self.work.looked);
+    pub(crate) fn after_publish(&mut self, now_ns: i64) -> bool {
+        self.pass_analyzed();
         let Some(shard) = &mut self.shard else {
             return false;
         };
@@ -361,12 +375,14 @@ impl ShardReader {
             None if !more => self.reader.finish(),
             None => {}
         }
+        // A window does not close before the packets that were missed in it are counted.
+        let are_known = more || work.settle();
         let slot = &work.slots.all()[work.slot];
         if self.shard.is_some() {
             self.reader.release();
         } else if !live {
             slot.queue_found(&mut work.found.files, work.looked);
-        } else if !more {
+        } else if !more && are_known {
             slot.promise(promised_ns.unwrap_or(i64::MAX));
         }
         batches > 0
@@ -441,6 +457,30 @@ impl ReaderWork {
             packets,
             is_lapped: true,
         });
+    }
+
+    /// All published records were read: counts the packets that were missed in gaps that end there.
+    /// Returns whether the number of missed packets of each gap is known.
+    fn settle(&mut self) -> bool {
+        let Some(stored) = &self.stored else {
+            return true;
+        };
+        let is_mine = self.is_mine();
+        let mut are_known = true;
+        for (producer, share) in self.shares.iter_mut().enumerate() {
+            let next = share.next;
+            share.look_behind(next, || stored.get(producer, is_mine));
+            if let Some((span_ns, packets)) = share.read(next, 0, |_| 0) {
+                self.slots.all()[self.slot].miss(UnanalyzedGap {
+                    producer,
+                    span_ns,
+                    packets,
+                    is_lapped: true,
+                });
+            }
+            are_known &= share.gap_ns.is_none();
+        }
+        are_known
     }
 
     /// Analyzes a batch, live only as long as `go_on` returns `true`. Returns the record before

@@ -65,19 +65,20 @@ impl SharedReaders {
         }))
     }
 
-    /// The analyzer runs the readers that inserters do not have, as [`ShardReader::step_while`].
-    /// Returns whether there were packets.
-    pub(crate) fn step_while(
-        &self,
-        pulse: &ThreadPulse,
-        mut go_on: impl FnMut(i64) -> bool,
-    ) -> bool {
+    /// The analyzer runs the readers that inserters do not have, as [`ShardReader::step_while`], for
+    /// about `most_ns` in all. Each reader gets the same share of this time. Returns whether there
+    /// were packets.
+    pub(crate) fn step_for(&self, pulse: &ThreadPulse, most_ns: i64) -> bool {
+        let share_ns = most_ns / i64::try_from(self.places.len()).unwrap_or(i64::MAX);
         let mut were_packets = false;
         for place in &self.places {
             if let Some(mut place) = try_lock(place)
                 && let Some(reader) = place.as_mut()
             {
-                were_packets |= reader.step_while(pulse, &mut go_on);
+                let mut until_ns = None;
+                were_packets |= reader.step_while(pulse, &mut |now_ns| {
+                    now_ns < *until_ns.get_or_insert(now_ns.saturating_add(share_ns))
+                });
                 reader.release();
             }
         }
@@ -128,8 +129,8 @@ pub(crate) struct InlineParts {
 #[derive(Clone, Copy)]
 pub(crate) struct InHand<'a> {
     pub(crate) burst: Burst<'a>,
-    /// As [`Queue::has_more`](retroscope_capture::Queue::has_more) of the queue that lends the
-    /// burst.
+    /// Whether packets may wait at the queue that lends the burst
+    /// ([`Queue::has_more`](retroscope_capture::Queue::has_more)).
     pub(crate) is_followed: &'a dyn Fn() -> bool,
 }
 
@@ -321,7 +322,7 @@ impl Inline {
         let has_caught_up = is_dry && !self.has_backlog(stored);
         self.placement.observe_drain(has_caught_up, now_ns);
         if let Some(reader) = &mut self.reader {
-            self.is_due |= reader.after_publish(self.producer, now_ns);
+            self.is_due |= reader.after_publish(now_ns);
         }
         if self.is_due || self.unread >= self.unread_max {
             self.parts.analyzer.wake();
@@ -337,7 +338,7 @@ impl Inline {
         &mut self,
         stored: u64,
         (is_dry, now_ns): (bool, i64),
-        has_more: impl Fn() -> bool,
+        has_more: impl Fn() -> Option<bool>,
     ) {
         let Some(reader) = self.reader.as_mut().filter(|it| it.looked() < stored) else {
             return;
@@ -354,9 +355,10 @@ impl Inline {
         let (mut poll, mut end_ns) = (SourcePoll(Some(now_ns)), now_ns);
         reader.step_while(&self.pulse, &mut |now_ns| {
             end_ns = now_ns;
-            now_ns < until_ns && !(is_dry && poll.is_due(now_ns) && has_more())
+            now_ns < until_ns && !(is_dry && poll.is_due(now_ns) && has_more() != Some(false))
         });
-        if is_dry && reader.looked() >= stored && !has_more() {
+        // An engine that cannot tell was dry when it was last asked.
+        if is_dry && reader.looked() >= stored && has_more() != Some(true) {
             self.placement.observe_drain(true, end_ns);
         }
     }

@@ -62,6 +62,10 @@ fn each_packet_is_analyzed_once_or_missed() {
         rig.pass(MS);
         rig.step();
         rig.step();
+        // Also on a silent link: no later packet leads to the count.
+        let reading = rig.common.counters.reading();
+        let stored = rig.common.ring.statistics().stored_packets;
+        assert_eq!(reading.analyzed + reading.lapped, stored, "{case}, running");
         rig.stop();
         let reading = rig.common.counters.reading();
         let stored = rig.common.ring.statistics().stored_packets;

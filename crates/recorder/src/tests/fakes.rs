@@ -160,8 +160,8 @@ impl Queue for FakeQueue {
         }
     }
 
-    fn has_more(&self) -> bool {
-        !self.feed.lock().unwrap().frames.is_empty()
+    fn has_more(&self) -> Option<bool> {
+        Some(!self.feed.lock().unwrap().frames.is_empty())
     }
 
     fn watermark(&self) -> Option<i64> {

@@ -171,7 +171,7 @@ impl Rig {
     }
 
     /// The inserter analyzes the backlog.
-    fn work_off(&mut self, is_dry: bool, has_more: impl Fn() -> bool) {
+    fn work_off(&mut self, is_dry: bool, has_more: impl Fn() -> Option<bool>) {
         let stored = self.producer.stored();
         let now_ns = self.clock.mono_ns.load(Relaxed);
         self.inline.work_off(stored, (is_dry, now_ns), has_more);
@@ -232,7 +232,7 @@ fn a_source_that_has_more_packets_is_emptied_first() {
     rig.is_followed = true;
     (0..3).for_each(|_| rig.burst(|_| 7));
     rig.publish(false, 10);
-    rig.work_off(false, || true);
+    rig.work_off(false, || Some(true));
     assert!(rig.found().is_empty() && rig.has_backlog());
     assert!(rig.inline.is_busy(300), "it must not sleep");
     rig.is_followed = false;
@@ -242,13 +242,13 @@ fn a_source_that_has_more_packets_is_emptied_first() {
         "the burst in hand comes after the backlog"
     );
     rig.publish(true, 20);
-    rig.work_off(true, || true);
+    rig.work_off(true, || Some(true));
     rig.publish(true, 30);
     let found = rig.found().len() as u64;
     assert!((1..400).contains(&found), "{found}: the source has packets");
     assert_eq!(rig.slots.of(0).promised_ns(), 0, "the last sure watermark");
     while rig.has_backlog() {
-        rig.work_off(true, || false);
+        rig.work_off(true, || Some(false));
     }
     assert!(
         !rig.has_backlog() && rig.inline.is_busy(400),
@@ -281,18 +281,16 @@ fn each_record_is_looked_at_once() {
                     rig.wakes(now_ns);
                 }
                 2 => {
-                    let left = std::cell::Cell::new(random.u32(..4));
                     let analyzed = rig.slots.of(0).analyzed.load(Relaxed);
-                    rig.readers.step_while(&ThreadPulse::default(), |_| {
-                        left.replace(left.get().saturating_sub(1)) > 1
-                    });
+                    let most_ns = [0, 4 * STRIDE_NS, i64::MAX][random.usize(..3)];
+                    rig.readers.step_for(&ThreadPulse::default(), most_ns);
                     by_analyzer += rig.slots.of(0).analyzed.load(Relaxed) - analyzed;
                 }
                 3 | 4 => {
                     rig.publish(true, now_ns);
                     let analyzed = rig.slots.of(0).analyzed.load(Relaxed);
                     let is_enough = random.bool();
-                    rig.work_off(true, || is_enough);
+                    rig.work_off(true, || Some(is_enough));
                     from_ring += rig.slots.of(0).analyzed.load(Relaxed) - analyzed;
                 }
                 _ => rig.burst(|index| if index % 25 == 0 { 7 } else { 8 }),
@@ -329,7 +327,7 @@ fn an_inserter_at_its_limit_leaves_the_shard_to_the_analyzer() {
     rig.burst(|_| 7);
     assert!(!rig.is_inline(), "the analyzer has not read what is before");
     rig.publish(true, WAITING_NS_MAX + 2 + HOLD_NS);
-    assert!(rig.readers.step_while(&ThreadPulse::default(), |_| true));
+    assert!(rig.readers.step_for(&ThreadPulse::default(), i64::MAX));
     assert_eq!(rig.found(), (0..300).collect::<Vec<_>>());
     rig.burst(|_| 8);
     assert!(rig.is_inline(), "all was read: it is back");
@@ -351,6 +349,26 @@ fn a_backlog_that_lasts_goes_to_the_analyzer() {
     rig.publish(true, WAITING_NS_MAX + 2);
     rig.burst(|_| 8);
     assert!(!rig.is_inline());
+}
+
+/// An engine that cannot tell whether packets wait leaves all analysis to the ring. An inserter that
+/// analyzes everything in each step has no lasting backlog, and keeps the shard.
+#[test]
+fn an_engine_that_cannot_tell_is_no_overload() {
+    let mut rig = Rig::new();
+    rig.wakes(0);
+    rig.is_followed = true;
+    for step in 1..=20 {
+        let now_ns = step * WAITING_NS_MAX;
+        rig.clock.mono_ns.store(now_ns, Relaxed);
+        rig.inline.after_wait(now_ns, 0);
+        rig.burst(|_| 8);
+        rig.publish(true, now_ns);
+        while rig.has_backlog() {
+            rig.work_off(true, || None);
+        }
+        assert!(rig.is_inline(), "{step}");
+    }
 }
 
 #[test]
@@ -386,7 +404,7 @@ fn a_source_that_is_never_dry_is_analyzed_a_little() {
         rig.clock.mono_ns.store(now_ns, Relaxed);
         rig.publish(false, now_ns);
         let before = rig.slots.of(0).analyzed.load(Relaxed);
-        rig.work_off(false, || true);
+        rig.work_off(false, || Some(true));
         if rig.slots.of(0).analyzed.load(Relaxed) > before {
             analyzed.push(burst);
         }
@@ -408,13 +426,13 @@ fn the_ring_overwrites_the_backlog_and_counts_it() {
             rig.burst(|_| 8);
         }
         rig.publish(true, round);
-        rig.work_off(true, || true);
-        rig.work_off(true, || true);
+        rig.work_off(true, || Some(true));
+        rig.work_off(true, || Some(true));
     }
     rig.publish(true, 10);
-    rig.work_off(true, || false);
+    rig.work_off(true, || Some(false));
     while rig.has_backlog() {
-        rig.work_off(true, || false);
+        rig.work_off(true, || Some(false));
     }
     let analyzed = rig.slots.of(0).analyzed.load(Relaxed);
     let missed = rig.slots.of(0).take_gaps();

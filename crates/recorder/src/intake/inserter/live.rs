@@ -340,8 +340,8 @@ mod tests {
             }
         }
 
-        fn has_more(&self) -> bool {
-            self.left.load(Ordering::SeqCst) > 0
+        fn has_more(&self) -> Option<bool> {
+            Some(self.left.load(Ordering::SeqCst) > 0)
         }
 
         fn watermark(&self) -> Option<i64> {

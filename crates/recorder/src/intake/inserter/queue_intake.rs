@@ -382,7 +382,7 @@ impl QueueIntake {
             _ => self.queue.burst(),
         };
         let frames = &burst.frames[range.clone()];
-        let is_followed = || self.queue.has_more();
+        let is_followed = || self.queue.has_more() != Some(false);
         let burst = InHand {
             burst,
             is_followed: &is_followed,
