@@ -101,6 +101,24 @@ test('a frozen range is pinned until its tab ends', async () => {
   assert.deepEqual(complaints.list, []);
 });
 
+test('a frozen range is not overwritten, and does not look so', async () => {
+  const small = await Recorder.start({ options: ['--ring', '64MiB'] });
+  await udp(7, 'kept in the ring');
+  const { page, complaints } = await open(small, { path: '?last=5s' });
+  const kept = page.waitForResponse((response) => response.url().includes('v1/pins/') && response.ok());
+  await page.getByRole('button', { name: 'Freeze' }).click();
+  const until = JSON.parse((await kept).request().postData()).to;
+  const stopFlood = traffic({ rate: '200kpps' });
+  while (!(Date.parse((await small.api('v1/timeline?slots=1')).whole_from) > Date.parse(until)));
+  await stopFlood();
+  await page.getByRole('row').filter({ hasText: 'UDP' }).first().waitFor();
+  await page.waitForResponse((response) => response.url().includes('v1/timeline'));
+  assert.equal(await page.getByText(/overwritten/).count(), 0);
+  assert.deepEqual(complaints.list, []);
+  await shot(page, 'frozen');
+  await small.stop();
+});
+
 test('a link shows the same range, filter and time zone', async () => {
   const { page } = await open(recorder);
   const to = new Date(Date.now() - 1000).toISOString();

@@ -39,7 +39,9 @@ class Analysis {
   /** The oldest packets of the ring, if the range begins before these. */
   get past(): number | null {
     const oldest = scope.picture?.oldest ?? null;
-    return oldest !== null && this.range && this.range.from < oldest ? oldest : null;
+    const [range, kept] = [this.range, scope.hold.kept];
+    const isKept = kept && range && kept.from <= range.from && range.to <= kept.to;
+    return oldest !== null && range && range.from < oldest && !isKept ? oldest : null;
   }
 
   get query(): Query {

@@ -14,6 +14,8 @@ export class Hold {
   range = $state.raw<Range | null>(null);
   /** Why the packets are not kept, or are in danger; empty: these are kept. */
   trouble = $state('');
+  /** The range whose packets are all in the ring, however old. */
+  readonly kept = $derived(this.trouble ? null : this.range);
   /** In mode `protect` a pin may stop the recording, so the page asks first. */
   asks = $state.raw<Range | null>(null);
   private name = `page-${crypto.getRandomValues(new Uint32Array(1))[0]!.toString(16)}`;

@@ -35,8 +35,9 @@ export interface Overlay {
   triggers: Ns[];
   stems: Stem[] | null;
   packet: string;
-  /** Why there are no packets before the oldest packets. */
+  /** Why there are no packets before the oldest packets, except in the kept range. */
   gone: string;
+  kept: Range | null;
 }
 
 /** Heights of the lanes above the columns, CSS pixels. */
@@ -251,8 +252,9 @@ export class Plot {
     c.fillStyle = this.theme.sunken;
     c.fillRect(left, top, width, height);
     if (start !== null && start > visible.from) {
-      this.band(u, visible.from, start, this.patterns.gone);
-      this.goneLabel(u, start);
+      const kept = this.overlay?.kept ?? { from: start, to: start };
+      for (const [from, to] of [[visible.from, Math.min(start, kept.from)], [kept.to, start]] as const) this.band(u, from, to, this.patterns.gone);
+      this.goneLabel(u, Math.min(start, kept.from));
     }
     if (now < visible.to) {
       c.fillStyle = this.theme.panel;
