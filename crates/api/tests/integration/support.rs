@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::PathBuf,
@@ -182,9 +182,7 @@ impl Served {
     /// Sends a request over TCP.
     pub(crate) fn ask(&self, request: &Request) -> Answer {
         let mut stream = self.connect();
-        stream
-            .write_all(&request.bytes(&self.address.to_string()))
-            .unwrap();
+        send(&mut stream, &request.bytes(&self.address.to_string()));
         Answer::read(&mut stream)
     }
 
@@ -192,7 +190,7 @@ impl Served {
     pub(crate) fn ask_unix(&self, request: &Request) -> Answer {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        stream.write_all(&request.bytes("localhost")).unwrap();
+        send(&mut stream, &request.bytes("localhost"));
         Answer::read(&mut stream)
     }
 
@@ -424,6 +422,19 @@ impl Answer {
         } else {
             self.json()
         }
+    }
+}
+
+/// Sends a request. The recorder may refuse a large body and close the connection before it has read
+/// the body.
+fn send(stream: &mut impl Write, request: &[u8]) {
+    match stream.write_all(request) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+            ) => {}
+        sent => sent.unwrap(),
     }
 }
 
