@@ -29,11 +29,8 @@ const PAGE: u64 = 100;
 const PAGE_MAX: u64 = 1000;
 /// Maximum number of captured bytes on a page with `hex`.
 const PAGE_BYTES_MAX: u64 = 4 << 20;
-/// Maximum number of packets before a page of an answer with dumps. Each page reads these packets
-/// again.
-const SKIPPED_MAX: u64 = 100_000;
-/// Beginning of an `after` that counts packets.
-const SKIPPED: &str = "skip:";
+/// Beginning of an `after` that is a time.
+const TIME: &str = "time:";
 
 /// Selects packets.
 #[derive(Debug, Clone, Deserialize, IntoParams)]
@@ -165,27 +162,24 @@ pub(crate) struct PacketPage {
 
 /// The place of a page in the answer.
 enum PageStart {
+    First,
     /// After these packets of the ring.
     After(Vec<PacketId>),
-    /// After this number of packets. An answer with dumps may have packets without an ID.
-    Skip(u64),
+    /// From this stamp on, ns, without the first packets of this stamp. An answer with dumps may
+    /// have packets without an ID.
+    Time(i64, u64),
 }
 
 impl PageStart {
     fn read(after: Option<&str>) -> Result<Self, Problem> {
         let wrong = || Problem::invalid("`after` is what `next` of the page before was");
         let Some(after) = after else {
-            return Ok(Self::Skip(0));
+            return Ok(Self::First);
         };
-        if let Some(number) = after.strip_prefix(SKIPPED) {
-            let skipped = number.parse().map_err(|_| wrong())?;
-            if skipped > SKIPPED_MAX {
-                let why = format!(
-                    "the list ends after {SKIPPED_MAX} packets if dumps are read: `/v1/query` gives all packets"
-                );
-                return Err(Problem::invalid(why));
-            }
-            return Ok(Self::Skip(skipped));
+        if let Some(place) = after.strip_prefix(TIME) {
+            let (stamp, given) = place.split_once('-').ok_or_else(wrong)?;
+            let stamp_ns = stamp.parse().map_err(|_| wrong())?;
+            return Ok(Self::Time(stamp_ns, given.parse().map_err(|_| wrong())?));
         }
         let ids = after.split(',').map(|id| id.trim().parse());
         let ids = ids.collect::<Result<Vec<PacketId>, _>>();
@@ -194,20 +188,36 @@ impl PageStart {
 }
 
 /// The packets of a page while they are read.
-#[derive(Default)]
 struct PageLines {
-    /// Packets before the page.
-    skipped: u64,
+    start: PageStart,
+    /// Maximum number of lines.
+    limit: usize,
     bytes: u64,
     is_full: bool,
     lines: Vec<PacketLine>,
+    /// The stamp of the last packet, ns, and the number of packets up to it that have this stamp,
+    /// also on earlier pages.
+    last: (i64, u64),
 }
 
 impl PageLines {
     /// Adds a packet. Returns whether the page has room for another packet.
-    fn add(&mut self, seen: &QueriedPacket<'_>, skip: u64, with_hex: bool) -> bool {
-        if self.skipped < skip {
-            self.skipped += 1;
+    fn add(&mut self, seen: &QueriedPacket<'_>, with_hex: bool) -> bool {
+        // Packets of the earlier page that have left the ring meanwhile make room in the query's limit.
+        if self.lines.len() == self.limit {
+            self.is_full = true;
+            return false;
+        }
+        let same = if seen.stamp_ns == self.last.0 {
+            self.last.1
+        } else {
+            0
+        };
+        self.last = (seen.stamp_ns, same + 1);
+        if let PageStart::Time(stamp_ns, given) = self.start
+            && self.last.0 == stamp_ns
+            && self.last.1 <= given
+        {
             return true;
         }
         self.bytes += seen.data.len() as u64;
@@ -216,14 +226,15 @@ impl PageLines {
         !self.is_full
     }
 
-    /// The `next` of this page.
+    /// The `next` of this page. Once a page may have packets of dumps, the following pages go on by
+    /// time.
     fn next(&self, report: &QueryReport) -> Option<String> {
         if !self.is_full && !report.clipped.contains(&"limit") {
             return None;
         }
-        if self.skipped > 0 || report.dumps.as_ref().is_some_and(|dumps| dumps.packets > 0) {
-            let passed = self.skipped + self.lines.len() as u64;
-            return Some(format!("{SKIPPED}{passed}"));
+        if matches!(self.start, PageStart::Time(..)) || report.dumps.is_some() {
+            let (stamp_ns, given) = self.last;
+            return Some(format!("{TIME}{stamp_ns}-{given}"));
         }
         let after: Vec<String> = report.after.iter().map(ToString::to_string).collect();
         (!after.is_empty()).then(|| after.join(","))
@@ -233,7 +244,8 @@ impl PageLines {
 /// Packets of a time range, one line each
 ///
 /// Packets that have left the ring are read from finished dumps; `dumps` of the scan counts these
-/// packets. `next` leads to the next page. With `hex` a page ends after 4 MiB of packets.
+/// packets. `next` leads to the next page; where dumps are read, the following pages go on by time.
+/// With `hex` a page ends after 4 MiB of packets.
 #[utoipa::path(
     get, path = "/v1/packets", tag = "packets",
     params(PacketParameters),
@@ -256,30 +268,46 @@ pub(crate) async fn list(
         let why = format!("`limit` is a number from 1 to {PAGE_MAX}");
         return Err(Problem::invalid(why));
     }
-    let (skip, after) = match PageStart::read(asked.after.as_deref())? {
-        PageStart::Skip(skip) => (skip, Vec::new()),
-        PageStart::After(after) => (0, after),
+    let start = PageStart::read(asked.after.as_deref())?;
+    let is_newest = asked.newest.unwrap_or(false);
+    let mut stretch = TimeRangeBody {
+        from: asked.from,
+        to: asked.to,
+        last: asked.last,
+    };
+    let (given, after) = match &start {
+        PageStart::First => (0, Vec::new()),
+        PageStart::After(after) => (0, after.clone()),
+        PageStart::Time(stamp_ns, given) => {
+            (stretch.from, stretch.last) = (Some(rfc3339(*stamp_ns)), None);
+            (*given, Vec::new())
+        }
     };
     let wanted = PastScan {
         filter: asked.filter,
-        stretch: TimeRangeBody {
-            from: asked.from,
-            to: asked.to,
-            last: asked.last,
-        },
+        stretch,
         query: Query {
             community_id: asked.community_id,
-            limit_packets: Some(skip + limit),
-            newest: asked.newest.unwrap_or(false),
+            limit_packets: Some(given.saturating_add(limit)),
+            // The page ends after these bytes from its first packet on, which is not the newest.
+            limit_bytes: (with_hex && is_newest).then_some(PAGE_BYTES_MAX),
+            newest: is_newest,
             after,
             dumps: DumpsAsked::Named,
             ..Query::default()
         },
     };
-    let is_newest = wanted.query.newest;
+    let lines = PageLines {
+        start,
+        limit: usize::try_from(limit).unwrap_or(usize::MAX),
+        bytes: 0,
+        is_full: false,
+        lines: Vec::new(),
+        last: (i64::MIN, 0),
+    };
     let handle = app.handle.clone();
     let (who, address) = (caller.name.clone(), caller.address);
-    let look = move |page: &mut PageLines, seen: &QueriedPacket<'_>| page.add(seen, skip, with_hex);
+    let look = move |page: &mut PageLines, seen: &QueriedPacket<'_>| page.add(seen, with_hex);
     let answer = move |page: PageLines, report: &QueryReport, query: &Query| {
         if with_hex {
             let mut export = Export::new(&who, address, "packets", query);
@@ -296,7 +324,5 @@ pub(crate) async fn list(
             scan: ScanSummary::from(report),
         }
     };
-    wanted
-        .run(app, caller, PageLines::default(), look, answer)
-        .await
+    wanted.run(app, caller, lines, look, answer).await
 }
