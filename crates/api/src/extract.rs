@@ -90,11 +90,12 @@ async fn read<T: DeserializeOwned>(request: Request, bytes_max: usize) -> Result
 /// these names.
 const RENAMED: &[(&str, &str)] = &[("expression", "filter"), ("filter", "dump")];
 
-/// The new name of the unknown field in an error of serde.
+/// The new name of the unknown field in an error of serde, if the body has a field of this name.
 fn renamed(error: &str) -> Option<String> {
-    let (field, _) = error.strip_prefix("unknown field `")?.split_once('`')?;
+    let (field, expected) = error.strip_prefix("unknown field `")?.split_once('`')?;
     let (old, new) = RENAMED.iter().find(|(old, _)| *old == field)?;
-    Some(format!("`{old}` is `{new}` now"))
+    let is_known = expected.contains(&format!("`{new}`"));
+    is_known.then(|| format!("`{old}` is `{new}` now"))
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

@@ -101,6 +101,8 @@ fn rules_come_change_and_go() {
     let names = ask(get("/v1/rules")).done(200);
     assert!(names.to_string().contains("../ü ?"), "{names}");
     ask(request("DELETE", &format!("/v1/rules/{odd}"))).done(204);
+    let why = patch("dns", &json!({ "filter": "udp" })).refused(400);
+    assert!(why.contains("`filter`") && !why.contains("`dump`"), "{why}");
     ask(request("DELETE", "/v1/rules/dns")).done(204);
     ask(request("DELETE", "/v1/rules/dns")).refused(404);
     ask(get("/v1/rules/dns")).refused(404);
