@@ -63,6 +63,9 @@ const LIMITS: [(Resource, u64); 6] = [
 
 /// Maximum number of threads that the dissector starts. `sharkd` starts one.
 const THREADS_MAX: u64 = 64;
+/// Smallest limit of threads of the user. The kernel also counts threads in other containers of the
+/// same user, which `/proc` does not show.
+const THREADS_LEAST: u64 = 4096;
 
 /// Files and directories that the dissector may read: libraries, plug-ins and tables.
 const READABLE: [&str; 10] = [
@@ -148,6 +151,7 @@ fn restrict(program: &Path) -> Result<(), SandboxError> {
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     nice(19).or_refuse("nice(2)")?;
     let threads = threads_of_user().or_refuse("/proc")? + THREADS_MAX;
+    let threads = threads.max(THREADS_LEAST);
     for (resource, limit) in LIMITS.into_iter().chain([(Resource::Nproc, threads)]) {
         let limit = Rlimit {
             current: Some(limit),
@@ -200,8 +204,13 @@ fn threads_of_user() -> io::Result<u64> {
     let user = getuid().as_raw().to_string();
     let mut threads = 0;
     for process in fs::read_dir("/proc")? {
-        // A process may end meanwhile, and other entries are no processes.
-        let Ok(status) = fs::read_to_string(process?.path().join("status")) else {
+        let process = process?;
+        // Other entries, for example `self`, are no further processes.
+        if !process.file_name().as_encoded_bytes()[0].is_ascii_digit() {
+            continue;
+        }
+        // A process may end meanwhile.
+        let Ok(status) = fs::read_to_string(process.path().join("status")) else {
             continue;
         };
         let field = |name| status.lines().find_map(|line| line.strip_prefix(name));

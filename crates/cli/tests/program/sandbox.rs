@@ -246,7 +246,13 @@ fn memory_and_processor_time_are_bounded() {
     );
     let threads = run(&script, &[], b"", b"").unwrap();
     let threads: u64 = stdout(&threads).parse().unwrap();
-    assert!((65..1 << 22).contains(&threads), "{threads}");
+    let own = rustix::process::getrlimit(rustix::process::Resource::Nproc).current;
+    assert!(threads >= 4096, "{threads}");
+    if own.is_none_or(|own| own > 50_000) {
+        assert!(threads < 50_000, "not limited: {threads}");
+    } else {
+        eprintln!("SKIP: {own:?} threads are the limit of this test anyway");
+    }
 }
 
 #[test]
