@@ -48,7 +48,11 @@ impl Settings {
         })
     }
 
-    fn ring_bytes(&self, default: impl FnOnce(Option<u64>) -> u64, notes: &mut Vec<String>) -> u64 {
+    pub(super) fn ring_bytes(
+        &self,
+        default: impl FnOnce(Option<u64>) -> u64,
+        notes: &mut Vec<String>,
+    ) -> u64 {
         let available = memory::available();
         let Some(asked) = self.ring.map(|ring| ring.0.0) else {
             return default(available);

@@ -70,8 +70,8 @@ impl Loaded {
     }
 
     fn ring_bytes(&self) -> u64 {
-        let computed = || memory::default_ring(memory::available());
-        self.settings.ring.map_or_else(computed, |ring| ring.0.0)
+        self.settings
+            .ring_bytes(memory::default_ring, &mut Vec::new())
     }
 
     /// Capture threads of all sources. `None`: the number depends on an interface.
@@ -79,6 +79,9 @@ impl Loaded {
         let of = &self.settings;
         if !of.read.is_empty() {
             return Some(1);
+        }
+        if of.interface.is_empty() {
+            return None;
         }
         let threads = of.interface.iter().map(|name| match of.engine_of(name) {
             _ if !has_engine(name) => Some(1),
