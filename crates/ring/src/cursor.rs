@@ -127,14 +127,17 @@ impl ProducerCursor {
             None => ring.published_with_bytes(self.producer),
         };
         drop(outer);
+        if first <= self.position {
+            // The bytes before the position may be out of date after `go_to`.
+            self.bytes = self.bytes.max(first_bytes);
+            return Lapped::default();
+        }
         let missed = Lapped {
-            packets: first.saturating_sub(self.position),
+            packets: first - self.position,
             bytes: first_bytes.saturating_sub(self.bytes),
         };
-        if missed.packets > 0 {
-            (self.position, self.bytes) = (first, first_bytes);
-            ring.pass(group, self.producer, self.position);
-        }
+        (self.position, self.bytes) = (first, first_bytes);
+        ring.pass(group, self.producer, self.position);
         self.missed += missed;
         missed
     }

@@ -60,6 +60,7 @@ fn each_record_is_read_passed_over_or_missed() {
                         continue;
                     };
                     let missed = batch.missed.packets;
+                    assert_eq!(missed > 0, batch.missed.bytes > 0, "{seed}");
                     assert_eq!(batch.first, next + missed, "{seed}");
                     all_missed += missed;
                     let most = batch.len() as u64;
