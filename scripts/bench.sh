@@ -14,6 +14,7 @@ bench=$(target_dir)/bench
 if [ "$what" = papers ]; then
 	bench=$bench/papers
 	[ -z "${QUICK:-}${ROWS:-}" ] || [ -z "${UPDATE_DOCS:-}" ] || die "UPDATE_DOCS needs a whole run, without QUICK and ROWS"
+	[ "$(id -u)" = 0 ] || [ -z "${UPDATE_DOCS:-}" ] || die "UPDATE_DOCS needs a whole run: live capture over veth needs root"
 else
 	rm -f "$bench/results.json"
 fi

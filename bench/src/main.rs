@@ -148,11 +148,21 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
     if what != BenchTask::Capture {
         fact("ring", format!("{} GiB", scale.ring_bytes >> 30));
     }
-    // An interrupted run of `papers` continues if commit, machine and selected rows are the same.
+    // An interrupted run of `papers` continues if commit, machine, selected rows and scale are the
+    // same. A tree with changes may have other code of the same commit.
     let earlier = machine::read(&out).unwrap_or_default();
-    let is_same = ["cpu", "cores", "commit", "command", "rows"]
-        .iter()
-        .all(|name| earlier.get(*name) == facts.get(*name));
+    let has_changes = facts["commit"].ends_with("with changes");
+    let is_same = [
+        "cpu",
+        "cores",
+        "commit",
+        "command",
+        "rows",
+        "repetitions",
+        "ring",
+    ]
+    .iter()
+    .all(|name| !has_changes && earlier.get(*name) == facts.get(*name));
     let mut session = if what == BenchTask::Papers && is_same {
         Session::resume(&out, scale, selection)?
     } else {
@@ -161,6 +171,7 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
     session.programs = arguments.programs;
     machine::write(&facts, &out)?;
     session.run(commands)?;
+    session.complete()?;
     load.tell(&mut facts);
     machine::write(&facts, &out)?;
     Ok(!session.failed.get())

@@ -117,9 +117,11 @@ fn gigabits(name: &str, figure: &str) -> String {
     let mut parts = name.split('/');
     let bytes = parts.find_map(|part| part.strip_suffix('B')?.parse::<f64>().ok());
     let median = figure.split(' ').next().unwrap_or_default();
-    let median = median.replace(',', "").parse::<f64>().ok();
-    let bits = bytes.zip(median).map(|(bytes, mpps)| mpps * bytes * 8e-3);
-    let bits = bits.map(|bits| format!(", {bits:.0} Gbit/s"));
+    let Ok(median) = median.replace(',', "").parse::<f64>() else {
+        // The reason why there is no figure.
+        return String::new();
+    };
+    let bits = bytes.map(|bytes| format!(", {:.0} Gbit/s", median * bytes * 8e-3));
     format!(" Mpps{}", bits.unwrap_or_default())
 }
 
@@ -167,7 +169,7 @@ pub(crate) fn published_page(document: &str) -> String {
         fact.map_or("unknown", |(fact, _)| fact)
     };
     let machine = format!(
-        "Our figures are those of [Benchmarks](benchmarks.md): {}, {} CPUs, commit {}, {}. A figure with † is unsteady.",
+        "Our figures are those of [Benchmarks](benchmarks.md): {}, {} CPUs, commit {}, {}; those of live capture are of the run that [its table](benchmarks.md#live-capture) names. A figure with † is unsteady.",
         fact("processor"),
         fact("CPUs of the run"),
         fact("commit"),

@@ -204,6 +204,17 @@ impl Session {
         })
     }
 
+    /// The run is complete: a later run measures everything again.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn complete(&self) -> io::Result<()> {
+        match fs::remove_file(self.folder.join(FINISHED)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Runs all groups of the commands that may contain a selected row and are not finished. A
     /// failed measurement is written as a row too.
     ///
@@ -228,8 +239,9 @@ impl Session {
             let mut finished = self.finished.borrow_mut();
             *finished += &format!("{group}\n");
             let path = self.folder.join(FINISHED);
-            // Without rows there is nothing to continue from.
-            if !self.rows.borrow().is_empty() {
+            // Without rows there is nothing to continue from. After a failure all following groups are
+            // measured again.
+            if !self.rows.borrow().is_empty() && !self.failed.get() {
                 fs::write(&path, &*finished).map_err(|error| at(&path, &error))?;
             }
         }
@@ -373,7 +385,7 @@ mod tests {
 
     fn session(folder: &Path, selection: &str) -> Session {
         let scale = Scale {
-            ring_bytes: 2 << 20,
+            ring_bytes: 8 << 20,
             seconds: 0.001,
             repetitions: 1,
         };
@@ -437,6 +449,9 @@ mod tests {
         assert_eq!(*next.rows.borrow(), earlier, "nothing ran");
         next.put("ring/cold-scan/ns", None, Ok(SPREAD)).unwrap();
         assert_eq!(read(folder.path()).unwrap(), earlier, "one row of a name");
+        next.complete().unwrap();
+        let after = Session::resume(folder.path(), scale, selection()).unwrap();
+        assert!(after.rows.borrow().is_empty(), "a complete run is repeated");
         let anew = Session::start(folder.path(), scale, selection()).unwrap();
         assert!(anew.rows.borrow().is_empty() && anew.finished.borrow().is_empty());
     }
