@@ -8,6 +8,7 @@ use std::{
 };
 
 use retroscope_api::Role;
+use retroscope_recorder::rfc3339;
 use serde_json::{Value, json};
 
 use crate::{
@@ -477,6 +478,42 @@ fn pages_lead_from_a_dump_into_the_ring() {
     let of_dump = times.iter().filter(|time| time.as_str() <= end).count() as u64;
     assert_eq!(of_dump, in_dump, "of {}", times.len());
     assert_eq!(times.len() as u64, 300 * (in_dump.div_ceil(300) + 3));
+}
+
+/// A query of a pinned range is complete although the ring has overwritten newer packets, until the pin
+/// ends.
+#[test]
+fn a_pinned_range_stays_complete() {
+    let served = Served::recording("generate:flows=10,size=1000,rate=20kpps", |_| None);
+    served.wait_for_packets(5000);
+    let pin = request("PUT", "/v1/pins/kept").json(&json!({ "last": "100ms" }));
+    let pin = served.ask_unix(&pin).done(201);
+    assert_eq!(pin["evicted_before"], 0, "{pin}");
+    let time = |name: &str| retroscope_recorder::parse_time(pin[name].as_str().unwrap()).unwrap();
+    let (from_ns, to_ns) = (time("from"), time("to"));
+    let ms = 1_000_000;
+    let count = |from_ns: i64, to_ns: i64| {
+        let (from, to) = (rfc3339(from_ns), rfc3339(to_ns));
+        let query = format!("/v1/query?count=true&from={from}&to={to}");
+        ask(&served, get(&query), "packets").done(200)
+    };
+    let wait_for_loss = |from_ns, to_ns| {
+        let deadline = Instant::now() + DEADLINE;
+        while count(from_ns, to_ns)["missing"][0]["cause"] != "evicted" {
+            assert!(Instant::now() < deadline, "nothing was overwritten");
+            std::thread::yield_now();
+        }
+    };
+    wait_for_loss(to_ns + 500 * ms, to_ns + 501 * ms);
+    let report = count(from_ns, to_ns);
+    assert_eq!(report["verdict"], "complete", "{report}");
+    assert!(number(&report["packets"]) > 1900, "{report}");
+    let report = count(from_ns, to_ns + 501 * ms);
+    assert_eq!(report["missing"][0]["cause"], "evicted", "{report}");
+    served
+        .ask_unix(&request("DELETE", "/v1/pins/kept"))
+        .done(204);
+    wait_for_loss(from_ns, to_ns);
 }
 
 /// A filter is checked without a refusal, and without the packets.

@@ -202,6 +202,16 @@ impl Pins {
         pins.values().map(|pinned| pinned.now(now_ns)).collect()
     }
 
+    /// First and last stamp, ns, of each range of which the ring has all packets because of a pin,
+    /// at `now_ns` of the monotonic clock. The ranges are wrong after a step of the packets' clock.
+    pub(crate) fn whole(&self, now_ns: i64) -> Vec<(i64, i64)> {
+        let pins = self.current(now_ns);
+        let whole = pins.values().filter(|pinned| pinned.is_whole());
+        whole
+            .map(|pinned| (pinned.pin.from_ns, pinned.pin.to_ns))
+            .collect()
+    }
+
     /// Messages about pins that were revoked since the last call. Cheap enough to be called often.
     pub(crate) fn take_fallen(&self, ring: &Ring) -> Vec<String> {
         let news = ring.reservation_news();
@@ -223,6 +233,12 @@ impl Pins {
 impl Pinned {
     fn has_fallen(&self) -> bool {
         self.pin.has_fallen || self.reservations.iter().any(Reservation::has_fallen)
+    }
+
+    /// Whether the ring has overwritten no packet of the pin's range.
+    fn is_whole(&self) -> bool {
+        let mut before = self.reservations.iter().map(Reservation::evicted_before);
+        !self.has_fallen() && before.all(|it| it.packets == 0 && it.unknown_before_ns.is_none())
     }
 
     /// The pin at `now_ns` of the monotonic clock.

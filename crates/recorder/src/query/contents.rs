@@ -286,6 +286,11 @@ impl RegionContents {
         newest_ns.is_none().then_some(Empty::NothingRecorded)
     }
 
+    /// Whether a clock was set, so that stamps differ from ring times.
+    pub(super) fn has_steps(&self) -> bool {
+        !self.steps.is_empty()
+    }
+
     /// Number of records that a producer has published.
     pub(super) fn end_of(&self, producer: usize) -> u64 {
         let own = self.producers.iter().find(|stored| stored.id == producer);
@@ -345,8 +350,8 @@ impl RegionContents {
     }
 
     /// The packets of a window that are missing according to the region. `without`: producers whose
-    /// losses another part of the query reports. `covered`: stamps for which dumps have the
-    /// packets.
+    /// losses another part of the query reports. `covered`: stamps of which dumps or
+    /// pins have all packets.
     pub(super) fn missing(
         &self,
         window: &QueryWindow,

@@ -50,7 +50,12 @@ impl<W: io::Write> AnswerReading<'_, W> {
         let window = self.final_window();
         let tells_gaps = |producer| answer.resume.end_of(producer).is_some();
         let dumped = self.dumped.as_ref();
-        let covered = dumped.map(DumpReader::covered).unwrap_or_default();
+        let mut covered = dumped.map(DumpReader::covered).unwrap_or_default();
+        let recorder = answer.recorder.as_ref().and_then(std::sync::Weak::upgrade);
+        // Pins keep ring times. After a clock step a pin's stamps may have other ring times.
+        if let Some(recorder) = recorder.as_ref().filter(|_| !latest.has_steps()) {
+            covered.extend(recorder.pins.whole(recorder.clock.mono_ns()));
+        }
         let mut losses = start.missing(&window, tells_gaps, &covered);
         losses.add_all(&self.losses);
         if let Some(dumped) = dumped {
@@ -82,7 +87,6 @@ impl<W: io::Write> AnswerReading<'_, W> {
         let mut missing = losses.missing();
         let mut losses_known_to = None;
         let mut start_clip = None;
-        let recorder = answer.recorder.as_ref().and_then(std::sync::Weak::upgrade);
         if let Some(recorder) = recorder {
             if recorder.is_live() {
                 let (lost, known) = lost_before_the_ring(&recorder, latest, &window, to.as_ref());
