@@ -16,7 +16,8 @@ use retroscope_packet::{
 
 use crate::intake::interfaces::RecordedInterface;
 
-/// Number of VLAN tags that Suricata reports; it leaves out further tags.
+/// Maximum number of VLAN tags that Suricata reports for a packet. Suricata leaves out further
+/// tags.
 const VLAN_LAYERS: usize = 3;
 
 /// The packets that the dump of an alert selects. An alert can join the open dump of another alert
@@ -45,7 +46,7 @@ impl AlertScope {
     pub(crate) fn new(alert: &Alert, interface: Option<Arc<str>>) -> Self {
         let (outer, inner) = match (alert.tuple, alert.tunnel) {
             // VXLAN and Geneve spread flows over source ports, which differ for each direction. So
-            // only the two ends of the tunnel count.
+            // the outer flow has the tunnel's addresses and protocol, and no ports.
             (Some(tuple), Some(tunnel)) => {
                 let ends = Tuple {
                     ports: None,
@@ -134,8 +135,8 @@ impl fmt::Display for AlertScope {
     }
 }
 
-/// Whether a packet belongs to a flow. Without ports (later fragments, alerts of fragments), only
-/// addresses and protocol are compared.
+/// Whether a packet belongs to a flow. If the flow has no ports, or the packet is a later fragment,
+/// only addresses and protocol are compared.
 fn is_of(key: FlowKey, parsed: &Parsed) -> bool {
     let flow = flow_of(parsed);
     if flow == Some(key) {
@@ -215,7 +216,7 @@ pub(crate) fn is_alerted(alert: &Alert, link_type: LinkType, data: &[u8]) -> boo
 }
 
 /// Whether the packet has the addresses, ports and protocol of the tuple, in the direction of the
-/// tuple.
+/// tuple. Ports are compared only if both the tuple and the packet have ports.
 fn goes(tuple: &Tuple, parsed: &Parsed) -> bool {
     let Some(ip) = parsed.network else {
         return false;

@@ -1,11 +1,12 @@
-//! The analyzer passes every record of the ring once. It hands the packets that no other thread
-//! analyzes to a shard, which tries the trigger rules. It gives all hits to the director, and
-//! passes the director's orders on to the dumper.
+//! The analyzer passes each record of the ring once, unless the ring overwrites the record before.
+//! If shards have no readers, the analyzer hands the packets to a shard, which tries the trigger
+//! rules. The analyzer gives hits to the director, and passes the director's orders on to the
+//! dumper.
 //!
 //! The analyzer also moves the director's clock, in ring time (`control/ring_time.rs`). Offline the
 //! clock is the highest ring time seen; it moves packet by packet, so that a window ends after the
-//! same packet in every run. Live the clock is the smallest watermark of the queues that promise
-//! watermarks.
+//! same packet in every run. Live the clock follows the smallest watermark of the queues that
+//! promise watermarks.
 
 mod alerts;
 mod commands;
@@ -114,7 +115,8 @@ struct Core {
     orders: Vec<Order<DumpExpression>>,
     /// The existing rules: their names in messages and files, and whether their matches are hits.
     rules: BTreeMap<usize, KnownRule>,
-    /// Removed rules that may still get hits: some shard has not applied the removal yet.
+    /// Removed rules that may still get hits, because some shard may not have applied the removal
+    /// yet.
     leaving: Vec<usize>,
     /// From files, if the shards do not derive the dump expressions of hits: the analyzer then
     /// does.
@@ -138,13 +140,15 @@ struct Core {
     start_ns: i64,
     analyzed: u64,
     lapped: u64,
-    /// Packets that this thread's reader has missed before batches, in all.
+    /// Total number of packets that were overwritten before the analyzer's own reader read them, up
+    /// to the last batch.
     missed: u64,
     /// Packets that shard readers had not read when the time after a stop ran out, and that rules
     /// might have matched.
     left_unread: u64,
     pacer: ClockPacer,
-    /// When the request to stop was seen, ns of the monotonic clock.
+    /// When the analyzer, between two packets, first saw the request to stop, ns of the monotonic
+    /// clock.
     stopped_ns: Option<i64>,
     /// If the time after a stop ran out: the producer of the last batch, and the number of packets
     /// of this batch that were not analyzed.
@@ -253,7 +257,7 @@ impl Analyzer {
         for slot in core.slots.all() {
             slot.visit_waiting(Shard::end_flows);
         }
-        // Packets overwritten after the last batch.
+        // Packets that the ring overwrote after the analyzer's reader returned its last batch.
         let missed = self.reader.lapped().packets - core.missed;
         let unseen = core.unseen_of(missed);
         core.was_lapped(missed, unseen);
@@ -292,8 +296,8 @@ impl RingReader for Analyzer {
         Some(Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0)))
     }
 
-    /// Sleeps until there is a packet to analyze, a command arrives, or the timeout passes. Returns
-    /// how long the thread slept.
+    /// Sleeps until another thread wakes the analyzer, or the timeout passes. Returns how long the
+    /// thread slept.
     fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.core.common.clock.mono_ns();
         if self.core.is_woken_by_inserters() {
@@ -343,7 +347,7 @@ impl RingReader for Analyzer {
 
 impl Core {
     fn batch(&mut self, batch: &Batch<'_>) {
-        // The readers of shards count the records that they missed themselves.
+        // If shards have readers, each of these readers counts the records that it missed.
         let missed = batch.missed.packets;
         self.missed += missed;
         let lapped = match self.slots.placement.has_readers() {
@@ -386,7 +390,8 @@ impl Core {
         !self.live || self.director.open_dumps() > 0 || self.director.waiting_from_ns().is_some()
     }
 
-    /// Whether inserters wake the analyzer when there is a packet to analyze.
+    /// Whether the analyzer sleeps until an inserter wakes it, whatever producers publish
+    /// meanwhile.
     fn is_woken_by_inserters(&self) -> bool {
         self.live && self.slots.placement == AnalysisPlacement::Inserters && !self.has_deadline()
     }
@@ -455,7 +460,8 @@ impl Core {
 
     /// Carries out the director's orders.
     fn execute(&mut self) {
-        // Disable single rules that started a dump before clients learn of the dump.
+        // First disable the single rules that started a dump. So clients learn of the dump only
+        // after its rule is disabled.
         self.disable_fired();
         while !self.orders.is_empty() {
             for order in std::mem::take(&mut self.orders) {
@@ -555,7 +561,8 @@ impl Core {
             return;
         };
         if let Some(Clip::Flow(until_ns)) = clipped {
-            // Packets after the flow's end are not late for the dump.
+            // Packets after `until_ns` are not late for the dump, because the module wants no later
+            // packets.
             window.to_ns = window.to_ns.min(until_ns);
         }
         self.is_account_due |= window.is_limited || self.director.has_limited();

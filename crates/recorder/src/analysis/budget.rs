@@ -1,10 +1,11 @@
 //! Limits that the rules share, so that a storm of one rule leaves room for other rules.
 //!
 //! If there are several rules, each rule may use half of a limit. The other half is reserved for
-//! the other rules, in equal shares. Beyond its own share a rule uses only what is not reserved. So
-//! a rule below its share is never refused because of another rule. If there are more other rules
-//! than half of the limit has units, a share is still 1. In that case at most half of the limit is
-//! reserved for rules that use nothing.
+//! the other rules, in equal shares. Beyond its own share a rule uses only what is not reserved.
+//! So, while rules and limits do not change, no rule makes the limit refuse another rule that is
+//! below its share. There is one exception: if there are more other rules than half of the limit
+//! has units, a share is still 1. In that case at most half of the limit is reserved for rules that
+//! use nothing.
 //!
 //! Alerts share the bytes per hour, and on request the dumps per minute, as one more rule with the
 //! number [`ALERT`](super::director::ALERT). The bytes of a manual dump count without a share, like

@@ -1,9 +1,9 @@
-//! Up to 64 consecutive records of a bucket, in the layout for filters and windows. Shards and the
-//! dumper test all records of a chunk together.
+//! Up to 64 consecutive records of a bucket, as arrays: the frames for filters, and the times for
+//! windows. Shards and the dumper test all records of a chunk together.
 //!
-//! Filling a chunk reads only descriptors. The ring prefetches the payloads some records ahead, so
-//! that a filter reads the payloads from the cache. The few matching records of a chunk are read
-//! again from their bucket.
+//! Filling a chunk reads only descriptors. The ring prefetches the first bytes of each payload some
+//! records ahead, so that a filter usually finds the headers in the cache. The few matching records
+//! of a chunk are read again from their bucket.
 
 use std::ops::Range;
 

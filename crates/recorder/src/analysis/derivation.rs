@@ -47,7 +47,7 @@ pub(crate) struct Derivation {
     /// Number of templates that use flows; plus 1 if there are modules, whose texts may use flows.
     asking: usize,
     texts: TextTemplates,
-    /// Replaces the default template.
+    /// The dump script, which replaces the default template.
     script: Option<DumpFunction>,
     stamps: StampRestorer,
     pub(crate) fragments: FirstFragments,

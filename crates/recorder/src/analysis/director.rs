@@ -1,19 +1,23 @@
 //! Decides what a hit becomes: a dump, a suppressed hit, or a refusal. Pure: times and numbers in,
 //! orders out.
 //!
-//! One director serves a recorder, on the analyzer's thread. Its clock and all times here are ring
-//! time (`control/ring_time.rs`), which no step of a clock changes. Live the director's clock is
-//! the smallest watermark of the queues, offline the highest time seen. The director's decisions
-//! depend only on the order of the packets, so offline runs repeat exactly.
+//! One director serves a recorder, on the analyzer's thread. Its clock and, unless a comment names
+//! another clock, all times here are ring time (`control/ring_time.rs`), which no step of a clock
+//! changes. Live the director's clock follows the smallest watermark of the queues that promise
+//! watermarks. Offline it is the highest time seen. Offline the director's decisions depend only on
+//! the packets and their order, so offline runs repeat exactly.
 //!
-//! - Offline a hit waits until the clock has passed it by the hold time. So hits act in order of
-//!   (time, source, record) although the input may be out of order. Live a hit acts at once.
-//! - A dump is *open* from its trigger until its window closes: when the clock passes `to` + hold
-//!   time. A hit of the same rule, expression and window up to `to` starts no dump, and does not
-//!   make the open dump longer. Each hit brings its own window. A hit with another window starts
-//!   another dump. An alert is a hit of a built-in rule: it belongs to the open dump if that
-//!   dump's window has the alert's packet and all of its flow before the packet.
-//! - If the user asks for it, a rule and expression is held off for a time after the window's end.
+//! - Offline a hit that belongs to no open dump waits until the clock has passed the hit by the
+//!   hold time. So hits act in order of (time, source, record) although the input may be out of
+//!   order. Live a hit acts at once.
+//! - A dump is *open* from its trigger until its window closes, normally when the clock passes `to`
+//!   plus the hold time. A hit of the same rule, expression and window up to `to` starts no dump,
+//!   and does not make the open dump longer. Each hit brings its own window. A hit with another
+//!   window starts another dump. An alert is a hit of a built-in rule. The alert belongs to an open
+//!   dump of alerts with the same expression if that dump's window has the alert's packet and all
+//!   of its flow before the packet.
+//! - If the user sets a hold-off time, the same rule and expression start no further dump for this
+//!   time after the window's end.
 //! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an
 //!   hour. Their time is packet time offline, the monotonic clock live. Alerts share the bytes of
 //!   an hour as one more rule. On request, alerts also share the dumps of a minute. Limits refuse a
@@ -55,17 +59,18 @@ pub(crate) const ALERTS_OF_DUMP: u64 = 65_536;
 pub(crate) struct DirectorConfig {
     /// Offline: how late a packet may be, ns. Live: 0.
     pub(crate) hold_ns: i64,
-    /// Rules at the start, numbered from 0.
+    /// Number of rules at the start. The rules are numbered from 0.
     pub(crate) rules: usize,
     pub(crate) limits: SharedLimits,
-    /// The first dump of any rule disarms all rules.
+    /// Whether the first dump of any rule disarms all rules.
     pub(crate) single: bool,
     /// Maximum number of dumps of alerts open at once.
     pub(crate) alert_dumps: usize,
     /// Whether alerts may arrive. If so, alerts have a share of the bytes per hour, and on request
     /// of the dumps per minute.
     pub(crate) are_alerts_expected: bool,
-    /// Live: windows also close by the monotonic clock, this long after `to`.
+    /// Live: a window closes at the latest when its future length plus this time, ns, have passed
+    /// on the monotonic clock since the dump started.
     pub(crate) grace_ns: Option<i64>,
 }
 
@@ -77,7 +82,7 @@ pub(crate) struct SharedLimits {
     pub(crate) hold_off_ns: i64,
     /// Maximum number of dumps of rules open at once. As many manual dumps may be open in addition.
     pub(crate) max_dumps: usize,
-    /// Dumps started in any minute; 0: no limit.
+    /// Maximum number of dumps that rules start in any minute; 0: no limit.
     pub(crate) dumps_per_minute: u64,
     /// Whether `dumps_per_minute` includes dumps of alerts.
     pub(crate) alerts_per_minute: bool,
@@ -110,7 +115,7 @@ impl HitOrder {
     }
 }
 
-/// A packet that matched a rule, a trigger by hand, or an alert.
+/// A hit. It comes from a packet that a rule matches, from a command or a signal, or from an alert.
 #[derive(Debug, Clone)]
 pub(crate) struct TriggerHit<K> {
     pub(crate) order: HitOrder,
@@ -156,8 +161,8 @@ pub(crate) enum Clip {
     Flow(i64),
 }
 
-/// Hits that wait at once. If there are more, the earliest hit acts before its time. The result
-/// still depends on the packets alone.
+/// Maximum number of hits, and of ended flows, that wait at once. If there are more, the earliest
+/// acts before its time. The result still depends on the packets alone.
 const WAITING_MAX: usize = 65_536;
 
 const MINUTE_NS: i64 = 60_000_000_000;
@@ -193,8 +198,8 @@ pub(crate) struct Director<K> {
     held_off: HoldOff<K>,
     /// The latest time that the limits have seen.
     limits_ns: i64,
-    /// By existing rule: hits since the last dump of the rule that started no dump and joined no
-    /// dump.
+    /// For each existing rule: the hits that neither started nor joined a dump, counted since the
+    /// rule started its last dump.
     since: HashMap<usize, Suppressions>,
     /// Removed rules with unfinished dumps.
     gone: HashSet<usize>,
@@ -256,7 +261,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         director
     }
 
-    /// Dumps whose window is open.
+    /// Number of dumps whose window is open.
     pub(crate) fn open_dumps(&self) -> usize {
         self.open.len()
     }
@@ -285,8 +290,9 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.wanted_from.first().map(|(from_ns, _)| *from_ns)
     }
 
-    /// Processes a hit of a rule. Live (`hold_ns` is 0) the hit acts now. Offline the hit acts when
-    /// the clock has passed it by the hold time. `None`: the hit waits.
+    /// Processes a hit of a rule. Live (`hold_ns` is 0) the hit acts now. Offline a hit that
+    /// belongs to no open dump acts when the clock has passed the hit by the hold time. `None`: the
+    /// hit waits.
     pub(crate) fn hit(&mut self, hit: TriggerHit<K>, orders: &mut Vec<Order<K>>) -> Option<Acted> {
         if !self.armed {
             self.suppress(hit.order.rule, Reason::Single, 1);
@@ -449,8 +455,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
-    /// The end of the recording: waiting hits act and open windows close. A window that the clock
-    /// has not passed is clipped.
+    /// The end of the recording: waiting hits act and open windows close. A window whose end is
+    /// after the clock is clipped.
     pub(crate) fn end(&mut self, clip: Clip, orders: &mut Vec<Order<K>>) {
         self.act_all(orders);
         while !self.over.is_empty() {
@@ -568,8 +574,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         let (first_ns, last_ns) = terms.span_at(hit.time_ns);
         let (from_ns, to_ns) = (window.start_ns(first_ns), window.end_ns(last_ns));
         let grace_ns = self.config.grace_ns.unwrap_or(0);
-        // If a source promises no watermarks, the clock may show any time for its packets. So only
-        // the monotonic deadline ends the window.
+        // If a source promises no watermarks, the clock may show any time for its packets. So the
+        // window does not close by this clock, but at the latest by the monotonic deadline.
         let promises = self.promises.get(hit.producer).copied();
         let is_promised = promises.unwrap_or(true) || hit.record == u64::MAX;
         self.open.add(DirectorDump {

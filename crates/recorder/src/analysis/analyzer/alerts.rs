@@ -222,8 +222,9 @@ impl Core {
         terms
     }
 
-    /// The earliest time, ns, from which the ring has about `bytes` up to `time_ns`, in whole
-    /// buckets and at least one bucket. `i64::MIN`: the ring has no more than that since `from_ns`.
+    /// The earliest time, ns, from which the ring has about `bytes` up to `time_ns`. The bytes are
+    /// counted in whole buckets, at least one bucket. `i64::MIN`: the ring has no more buckets than
+    /// that between `from_ns` and `time_ns`.
     fn since_bytes(&self, (from_ns, time_ns): (i64, i64), bytes: u64) -> i64 {
         let ring = &self.common.ring;
         let bucket_bytes = (ring.bytes() / ring.buckets().max(1) as u64).max(1);

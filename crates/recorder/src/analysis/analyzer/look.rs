@@ -29,7 +29,7 @@ struct BatchWalk<'c, 'b> {
     next: u64,
     /// A lower bound of the packet times, ns.
     oldest_ns: i64,
-    /// The packet that was passed last, unless live packets were skipped.
+    /// The last packet that was passed and read. Live, skipped packets are not read.
     last: Option<Packet<'b>>,
     /// Whether the director was armed after the last passed packet, before the hits of this packet.
     are_wanted: bool,
@@ -112,7 +112,7 @@ impl Core {
 
 impl BatchWalk<'_, '_> {
     /// Derives the dump expression for a hit on the last passed packet. `None` if shards derive the
-    /// expressions, or if the dump script wants no dump.
+    /// expressions, if the dump script wants no dump, or if the packet's interface is unknown.
     fn expression(&mut self, order: HitOrder) -> Option<Result<DumpExpression, HitRefusal>> {
         let interface = self.core.names.interface(self.last.as_ref()?.interface)?;
         let derivation = self.core.derivation.as_mut()?;
@@ -180,7 +180,8 @@ impl Core {
         }
     }
 
-    /// From files: goes through a batch that the readers have analyzed, and acts on their hits.
+    /// From files, with readers: goes through a batch, waits until the readers have analyzed the
+    /// batch's records, and acts on their hits.
     fn walk(&mut self, batch: &Batch<'_>) {
         let slots = Arc::clone(&self.slots);
         let end = batch.first + batch.len() as u64;
@@ -237,8 +238,8 @@ impl Core {
     }
 
     /// Reads the clock between packets, and checks clocks and commands if due. Returns `true` if
-    /// the analyzer first saw a request to stop at least 3 s ago. It must then leave the remaining
-    /// packets.
+    /// the analyzer first saw a request to stop at least 3 s ago. The caller must then skip the
+    /// remaining packets.
     fn is_time_over(&mut self) -> bool {
         let mono_ns = self.common.clock.mono_ns();
         if self.pacer.is_due(mono_ns) {

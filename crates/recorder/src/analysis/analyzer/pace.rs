@@ -1,5 +1,6 @@
 //! How often the analyzer reads the clock, and how often it repeats messages to the user. A message
-//! that may recur at any rate appears a few times, then as a summary once a minute.
+//! that may recur at any rate appears at most a few times a minute. A summary once a minute counts
+//! the rest.
 
 use crate::{
     analysis::chunk::MANY,
@@ -9,7 +10,7 @@ use crate::{
 
 /// Time between two summaries, ns of the monotonic clock.
 const MINUTE_NS: i64 = 60_000_000_000;
-/// Refused hits that are reported one by one in a minute.
+/// Maximum number of refused hits that are reported one by one in a minute.
 const REFUSALS_TOLD: u32 = 10;
 
 /// Time between two checks of clocks and commands while packets keep arriving, ns.
@@ -18,7 +19,8 @@ pub(super) const LOOK_NS: i64 = 5_000_000;
 /// Decides when to check clocks and commands between packets.
 #[derive(Debug)]
 pub(super) struct ClockPacer {
-    /// Packets between two reads of the clock: at most as many as take [`LOOK_NS`].
+    /// Packets between two reads of the clock: as many as should take at most [`LOOK_NS`], but at
+    /// least 1.
     pub(super) stride: usize,
     stride_max: usize,
     /// Packets since the last read of the clock.
@@ -124,8 +126,8 @@ impl RefusalNotices {
     }
 }
 
-/// Packets that the trigger rules did not see, because they were overwritten before or the
-/// recording was stopped.
+/// Packets that the trigger rules did not see, because the ring overwrote these packets first, or
+/// because the recording was stopped.
 #[derive(Debug, Default)]
 pub(super) struct UnseenPackets {
     pub(super) packets: u64,

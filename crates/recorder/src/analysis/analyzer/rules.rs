@@ -111,9 +111,9 @@ impl Core {
     }
 
     /// Offline, if bytes per hour are limited or an open dump has a limit: takes the costs of dumps
-    /// after each [`STRETCH_BYTES`] of packets. At that point the dumper has written what it needs
-    /// of the earlier packets. So the director's knowledge depends on the packets alone, not on
-    /// threads or on the size of the ring.
+    /// after each [`STRETCH_BYTES`] of packets. Each time, the analyzer waits until the dumper has
+    /// written what dumps need of the earlier packets. So the director's knowledge depends on the
+    /// packets alone, not on threads or on the size of the ring.
     pub(super) fn account_before(&mut self, record: u64, packet: &Packet<'_>) {
         if !self.director.counts_bytes() && !self.director.has_limited() {
             return;
@@ -247,13 +247,14 @@ impl Core {
         rule.map_or("manual", |rule| rule.name.as_str())
     }
 
-    /// Reports the messages of rules and scripts, and counts failed scripts.
+    /// Reports the pending messages of rules, scripts, interfaces, the clock, pins and the
+    /// compiler. Counts failed scripts.
     pub(super) fn report_notices(&mut self) {
         let common = &self.common;
         let (mut notices, mut failed) = (Vec::new(), 0);
         for slot in self.slots.all() {
-            // `visit` skips a shard that another thread is using; its messages follow at the next
-            // call.
+            // `visit` skips a shard that another thread is using; a later call reports the shard's
+            // messages.
             slot.visit(|shard| {
                 failed = failed.max(shard.scripts.failed());
                 notices.extend(shard.take_notices());

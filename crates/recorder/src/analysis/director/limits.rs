@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl<K: Eq + Hash + Clone> Director<K> {
-    /// Gives alerts a share of the bytes per hour, and on request of the dumps per minute. Takes
-    /// the share away if no alerts are expected.
+    /// Gives alerts a share of the bytes per hour, and on request of the dumps per minute. Takes a
+    /// share away that alerts no longer have.
     pub(super) fn share_with_alerts(&mut self) {
         let is_expected = self.config.are_alerts_expected;
         let per_minute = is_expected && self.config.limits.alerts_per_minute;
@@ -105,8 +105,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.limits_ns
     }
 
-    /// A dump starts: counts the dump against the limits, and holds off its rule and expression if
-    /// configured.
+    /// A dump starts: counts the dump against the limits. For the dump of a rule, also holds off
+    /// the rule and expression if configured.
     pub(super) fn take_place(&mut self, hit: HitOrder, terms: &TriggerTerms, expression: &K) {
         let rule = hit.rule;
         match rule {
