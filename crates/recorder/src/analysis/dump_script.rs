@@ -40,7 +40,7 @@ pub(crate) struct DumpFunction {
 }
 
 impl DumpFunction {
-    /// Runs the file once. A failure of the script goes to the counters in `common`.
+    /// Runs the file once. `common` counts a failure of a later call.
     pub(crate) fn new(
         script: &Script,
         limits: ScriptLimits,
@@ -56,7 +56,8 @@ impl DumpFunction {
         })
     }
 
-    /// The partition of packets that the script needs to see in one state.
+    /// The packets that one Lua state of the script must see: all packets, or those of a host pair
+    /// or a flow.
     pub(crate) fn partition(&self) -> Partition {
         lock(&self.state.script).partition()
     }

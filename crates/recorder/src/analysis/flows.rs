@@ -1,10 +1,10 @@
 //! Flow accounting of a shard: counts the flows of its packets, and reports flows that ended.
 //!
 //! Ended flows go to one receiver through a bounded channel. Live, no shard waits for the receiver;
-//! flows for which there is no room are only counted ([`FlowCounts::untold`]). From files, the
-//! shard waits, so that all flows are reported, in the same order in every run. If requested, a
-//! live shard also sends the traffic of its flows once a second, as a slice. If the channel of
-//! slices is full, the shard keeps counting in the same slice.
+//! if too many flows of a shard wait for room, they are only counted ([`FlowCounts::untold`]). From
+//! files, the shard waits, so that all flows are reported, in the same order in every run. If
+//! requested, a live shard also sends the traffic of its flows once a second, as a slice. If the
+//! channel of slices is full, the shard keeps counting in the same slice.
 
 use std::{
     ops::Range,

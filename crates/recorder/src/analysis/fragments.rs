@@ -1,8 +1,8 @@
 //! The flow of a later fragment, learned from the first fragments of datagrams, for triggers.
 //!
-//! A later fragment of TCP, UDP or SCTP carries no ports. A dump that such a fragment triggers
-//! would learn its flow only when its scan reaches the first fragment. By then the scan has passed
-//! the older packets of the flow.
+//! A later fragment of TCP, UDP or SCTP carries no ports. If such a fragment triggers a dump, the
+//! dump's own scan finds the flow only at the first fragment. By then the scan has passed the older
+//! packets of the flow.
 
 use retroscope_filter::{Template, Variable};
 use retroscope_packet::{
@@ -23,7 +23,7 @@ pub(crate) fn asks_for_flows(template: &Template) -> bool {
 /// The most recent first fragments. The answers depend only on the packets and their order.
 #[derive(Debug)]
 pub(crate) struct FirstFragments {
-    /// Whether any template needs flows; if not, nothing is learned.
+    /// Whether a template, or the text of a module, may need flows. If not, nothing is learned.
     pub(crate) wanted: bool,
     /// The flow and the time stamp of each datagram.
     flows: Datagrams<(FlowKey, i64)>,
@@ -66,7 +66,8 @@ impl FirstFragments {
         self.flows.insert(datagram, (flow, time_ns));
     }
 
-    /// The flow of a later fragment, if the first fragment of its datagram was seen.
+    /// The flow of a later fragment, if the first fragment of its datagram was seen at most
+    /// [`APART_MAX_NS`] before or after.
     pub(crate) fn flow(&self, packet: &Parsed, time_ns: i64) -> Option<FlowKey> {
         if !packet.is_later_fragment() {
             return None;

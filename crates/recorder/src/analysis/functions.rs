@@ -1,4 +1,4 @@
-//! The user's scripts: trigger scripts and the dump script.
+//! The user's scripts: trigger scripts, modules over flows, and the dump script.
 
 use std::sync::Arc;
 
@@ -14,12 +14,13 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct ScriptFunctions {
     pub(crate) triggers: TriggerScripts,
-    /// Replaces the dump template.
+    /// The dump script, which replaces the default dump template.
     pub(crate) dump: Option<DumpFunction>,
 }
 
 impl ScriptFunctions {
-    /// Runs each file once. A failure of the dump script goes to the counters in `common`.
+    /// Runs each file once. `common` gets the counters of modules, and counts a later failure of
+    /// the dump script.
     pub(crate) fn new(
         scripts: &Scripts,
         limits: ScriptLimits,
@@ -34,7 +35,7 @@ impl ScriptFunctions {
         })
     }
 
-    /// Whether there are scripts.
+    /// Whether there are scripts or modules.
     pub(crate) fn any(&self) -> bool {
         !self.triggers.is_empty() || self.dump.is_some()
     }

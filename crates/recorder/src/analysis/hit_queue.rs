@@ -3,8 +3,8 @@
 //! Live, the queue is bounded, and no shard waits for room in the queue. Beyond [`HITS_MAX`] hits,
 //! the queue keeps the first and the last hit of each rule and expression, and counts the hits in
 //! between. Beyond [`KEYS_MAX`] pairs of rule and expression, the queue counts hits by rule. In a
-//! storm, windows may be lost that would begin with a hit that was only counted. Hits that were
-//! only counted are reported with the reason `queue-full`.
+//! storm, windows may be lost that would begin with a hit that was only counted. While triggers are
+//! armed, the director counts these hits as suppressed with the reason `queue-full`.
 
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
@@ -74,7 +74,8 @@ impl HitQueue {
             return self.hits.push((order, expression));
         }
         let is_full = self.more.len() >= KEYS_MAX;
-        // A hit whose expression cannot be filled in starts no dump, so it is only counted.
+        // A hit without an expression (filling in the template or the dump script failed) starts no
+        // dump. So the queue only counts the hit.
         let Ok(expression) = expression else {
             return self.count(order.rule, 1);
         };

@@ -22,7 +22,7 @@ use crate::{
 /// knows only one common time range.
 const KEPT: usize = 1024;
 const KEPT_OF_FILES: usize = 8192;
-/// Live, late packets are reported at most this often, ns.
+/// Live: minimum time between two reports of late packets, ns.
 const MINUTE_NS: i64 = 60_000_000_000;
 
 /// The window of a dump that was started.
@@ -33,8 +33,8 @@ pub(crate) struct OpenWindow {
     pub(crate) predicate: DumpPredicate,
     /// Whether a limit of packets or bytes may end the window early.
     pub(crate) is_limited: bool,
-    /// Live: number of packets that arrived after the close. The dumper reads this number when it
-    /// judges the dump.
+    /// Number of packets that arrived after the window was closed, and that the dump's filter would
+    /// select or may select. Live the dumper reads this number when it judges the dump.
     pub(crate) late: Arc<AtomicU64>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct ClosedWindows {
     /// How many windows are kept.
     kept: usize,
     forgotten: Option<Forgotten>,
-    /// Dumps that packets came too late for. Each dump counts once.
+    /// Number of dumps for which packets came too late. Each dump counts once.
     pub(crate) outdated: u64,
     /// Late packets that are not reported yet, by source.
     unreported: BTreeMap<usize, LatePackets>,
@@ -73,7 +73,7 @@ struct ClosedWindow {
 /// All windows that have been merged into one range.
 #[derive(Debug)]
 struct Forgotten {
-    /// Dumps that no packet came too late for.
+    /// Number of these dumps for which no packet has come too late yet.
     dumps: u64,
     /// From the first start to the last end, ns.
     from_ns: i64,
@@ -197,14 +197,15 @@ impl ClosedWindows {
             .map(|(to_ns, over_ns)| if is_promised { over_ns } else { to_ns })
     }
 
-    /// Whether a packet of this time may belong to a closed window. A packet in order does not.
+    /// Whether a packet of this time may belong to a closed window. A packet that arrives in order
+    /// usually does not.
     pub(crate) fn concerns(&self, time_ns: i64, is_promised: bool) -> bool {
         let until_ns = self.until_ns(is_promised);
         until_ns.is_some_and(|until_ns| time_ns <= until_ns)
     }
 
-    /// Counts a packet that came too late for any window, and the dumps of these windows. True: the
-    /// packet came too late. `offset_ns`: stamp less ring time of the packet.
+    /// Counts a packet that came too late for any window, and the dumps of these windows. Returns
+    /// `true` if the packet came too late. `offset_ns`: stamp less ring time of the packet.
     pub(crate) fn check(
         &mut self,
         producer: usize,

@@ -1,5 +1,6 @@
-//! Analysis: a [`shard`] inspects every packet once. The [`analyzer`] hands packets to shards and
-//! turns hits into orders for the dumper.
+//! Analysis: a [`shard`] inspects its packets, each packet at most once, in the thread of an
+//! inserter, a reader or the analyzer. The [`analyzer`] collects the hits, and turns hits into
+//! orders for the dumper.
 //!
 //! The filters of dumps and triggers are also here. They are compiled for the known link types
 //! (`prepared`), turned into machine code (`native`), looked up together (`rules`), and tried on up
@@ -33,7 +34,7 @@ pub(crate) mod triggers;
 
 /// The work of a thread that reads the ring.
 pub(crate) trait RingReader {
-    /// Reads records, live a few batches at most. Returns `false` if there were no records.
+    /// Reads records, live a bounded number of batches. Returns `false` if there were no records.
     fn step(&mut self) -> bool;
 
     /// Sleeps until there is something to do, or until the timeout. Returns how long the thread
@@ -41,7 +42,7 @@ pub(crate) trait RingReader {
     fn wait(&mut self, timeout: Duration) -> Duration;
 
     /// Whether something may be due soon without a new record. If so, the thread waits at most 10
-    /// ms, otherwise 100 ms.
+    /// ms at a time, otherwise at most 100 ms.
     fn has_deadline(&self) -> bool;
 
     /// Time until the next action that needs no packet. `None`: no such action is known.

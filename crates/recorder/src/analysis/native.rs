@@ -22,13 +22,13 @@ const AT_START_MAX: usize = 1000;
 /// about 0.5 ms for each of 64 short programs, more for long programs.
 const JOINED_COST: usize = 4;
 
-/// Compiles programs. All threads that find new filters share this. No function takes long, except
-/// [`Self::submit`] and [`Self::submit_fused`] before [`Self::start`].
+/// Compiles programs. All threads that make filters share this value. No function takes long,
+/// except [`Self::submit`] and [`Self::submit_fused`] before [`Self::start`].
 #[derive(Debug)]
 pub(crate) struct NativeCode {
     /// The compiler thread, after the start. `None`: the system refused to start a thread.
     compiler: OnceLock<Option<Compiler>>,
-    /// Programs that may still be compiled in the caller's thread.
+    /// Number of programs that may still be compiled in the caller's thread.
     at_once: AtomicUsize,
     /// Programs for the compiler thread, until the thread runs.
     later: Mutex<Vec<NativeJob>>,
@@ -74,7 +74,8 @@ impl NativeCode {
         later.into_iter().for_each(|work| self.leave(work));
     }
 
-    /// Makes a program run as machine code, in every clone: now, or some time after the start.
+    /// Compiles a program, if possible, so that all clones run as machine code: now, or some time
+    /// after the start.
     pub(crate) fn submit(&self, program: &Program) {
         if !self.is_at_once(1) {
             self.leave(NativeJob::One(program.clone()));
@@ -83,7 +84,8 @@ impl NativeCode {
         }
     }
 
-    /// Makes programs run as one function, in every clone: now, or some time after the start.
+    /// Compiles programs, if possible, so that all clones run as one function: now, or some time
+    /// after the start.
     pub(crate) fn submit_fused(&self, joint: &FusedPrograms) {
         if self.is_at_once(JOINED_COST * joint.programs().len()) {
             // If the programs cannot be joined, each runs by itself. If one of them is interpreted,

@@ -26,7 +26,7 @@ const FLOWS_MAX: usize = 1024;
 /// A dump whose window is open.
 #[derive(Debug)]
 pub(crate) struct DirectorDump<K> {
-    /// Increases from dump to dump.
+    /// Number of the dump, larger than the numbers of earlier dumps.
     pub(crate) id: u64,
     pub(crate) rule: usize,
     pub(crate) expression: K,
@@ -36,7 +36,7 @@ pub(crate) struct DirectorDump<K> {
     /// End of the window, ns of ring time.
     pub(crate) to_ns: i64,
     /// The director closes the window when its clock passes this time, ns: `to_ns` plus the hold
-    /// time. `i64::MAX`: only the deadline closes the window.
+    /// time. `i64::MAX`: the clock does not close the window.
     pub(crate) close_ns: i64,
     /// Live: the window closes at this time of the monotonic clock, ns, at the latest.
     pub(crate) deadline_ns: i64,
@@ -54,10 +54,11 @@ pub(crate) struct DirectorDump<K> {
 #[derive(Debug)]
 pub(crate) struct DirectorDumps<K> {
     by_id: BTreeMap<u64, DirectorDump<K>>,
-    /// Oldest dump first. Usually the list has one dump. A second dump opens, for example, for a
-    /// hit with another window, or for a hit between the end of a window and its closing.
+    /// By rule and expression: the IDs of the open dumps, oldest first. Usually the list has one
+    /// dump. A second dump opens, for example, for a hit with another window, or for a hit between
+    /// the end of a window and its closing.
     by_key: HashMap<(usize, K), Vec<u64>>,
-    /// Dumps by rule and flow.
+    /// By rule and flow: the IDs of the open dumps.
     by_flow: HashMap<(usize, BiflowKey), Vec<u64>>,
     /// Close times and IDs.
     closing: BTreeSet<(i64, u64)>,
@@ -134,7 +135,7 @@ impl<K: Eq + Hash + Clone> DirectorDumps<K> {
             let Some(flows) = dump.and_then(|dump| dump.flows.as_mut()) else {
                 continue;
             };
-            // A flow with a later hit has begun again.
+            // If the flow has a hit after `now_ns`, the flow has begun again, and stays.
             if flows.get(&flow).is_some_and(|last_ns| *last_ns <= now_ns) {
                 flows.remove(&flow);
                 if flows.is_empty() {
@@ -167,8 +168,8 @@ impl<K: Eq + Hash + Clone> DirectorDumps<K> {
         self.closing.remove(&(dump.close_ns, id));
         self.deadlines.remove(&(dump.deadline_ns, id));
         (dump.to_ns, dump.clip) = (to_ns, Some(Clip::Flow(to_ns)));
-        // `i64::MAX`: only the deadline closes this window, because the clock does not follow the
-        // dump's source.
+        // `i64::MAX` stays: the clock must not close this window, because the clock does not follow
+        // the dump's source.
         if dump.close_ns < i64::MAX {
             dump.close_ns = dump.close_ns.min(close_ns);
         }
@@ -178,7 +179,7 @@ impl<K: Eq + Hash + Clone> DirectorDumps<K> {
     }
 
     /// The oldest open dump of a rule and expression that was requested with this window and
-    /// contains the hit's whole time span, ns. A dump that has [`ALERTS_OF_DUMP`] alerts is
+    /// contains the hit's whole time span, ns. A dump that [`ALERTS_OF_DUMP`] alerts have joined is
     /// skipped.
     pub(crate) fn same(
         &mut self,

@@ -27,16 +27,17 @@ use crate::{
 };
 
 /// The dump expression of a hit. Two expressions are equal if they come from equal templates with
-/// equal values, or have equal texts or script names, and their dumps go to the same directory. The
-/// text of a template is formatted only when a dump opens.
+/// equal values, or have equal texts or script names. The scopes of alerts, if any, and the
+/// directories of the dumps must also be equal. The text of a template is formatted only when a
+/// dump opens.
 #[derive(Debug, Clone)]
 pub(crate) struct DumpExpression {
     what: ExpressionKind,
-    /// The interface of the trigger packet.
+    /// The interface of the trigger packet; 0 without a trigger packet.
     pub(crate) interface: u16,
     /// Directory of the dump, if the rule has a separate directory.
     pub(crate) into: Option<SubDirectory>,
-    /// The link type of the packets for which a script made the expression.
+    /// The link type of the trigger packet, if a script or module made the expression.
     pub(crate) made_for: Option<LinkType>,
     /// The flow of the hit, if a module reports when the flow ends.
     pub(crate) flow: Option<BiflowKey>,
@@ -53,8 +54,8 @@ enum ExpressionKind {
 }
 
 impl DumpExpression {
-    /// Fills in `template` for a packet. `fragments` knows the flow if the packet is a later
-    /// fragment.
+    /// Fills in `template` for a packet. If the packet is a later fragment, `fragments` may know
+    /// its flow.
     pub(crate) fn new(
         template: &Arc<Template>,
         interface: &RecordedInterface,
@@ -208,7 +209,8 @@ impl DumpPredicate {
         }
     }
 
-    /// Reports exactly these link types, in this order, as types of which the dump selects nothing.
+    /// From now on reports those of these link types, in this order, for which the filter does not
+    /// compile. The dump selects nothing of these types.
     pub(crate) fn tell_refused(&mut self, link_types: &[LinkType]) {
         if let Self::Filter(filter) = self {
             filter.prepared.tell_refused(link_types);
@@ -294,7 +296,8 @@ impl DumpPredicate {
         refused.map(note).collect()
     }
 
-    /// Why the dump may have missed packets.
+    /// The reason why the dump's script is disabled, if it is. The dump may then have missed
+    /// packets.
     pub(crate) fn fault(&self) -> Option<String> {
         self.script().and_then(ScriptPredicate::fault)
     }
@@ -322,8 +325,8 @@ impl LuaState {
     }
 }
 
-/// A predicate over packets that one call of the dump function returned. Lua frees the function
-/// with the last clone.
+/// A predicate, returned by one call of the dump function, that decides about packets. Lua keeps
+/// the function until the last clone is dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct ScriptPredicate {
     pub(crate) state: LuaState,

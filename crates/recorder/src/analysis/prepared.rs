@@ -149,7 +149,8 @@ impl PreparedFilter {
         }
     }
 
-    /// Reports exactly these link types, in this order, as refused.
+    /// Replaces the list of refused link types by those of `link_types`, in this order, for which
+    /// the filter does not compile.
     pub(crate) fn tell_refused(&mut self, link_types: &[LinkType]) {
         self.refused.clear();
         for link_type in link_types {

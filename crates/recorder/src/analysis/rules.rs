@@ -1,5 +1,5 @@
-//! A rule set whose rules and link types can change while the recorder runs. Programs that the set
-//! still runs are submitted for compilation to machine code. The data path reads the set through a
+//! A rule set whose rules and link types can change while the recorder runs. The programs that the
+//! set runs are submitted for compilation to machine code. The data path reads the set through a
 //! [`RuleReader`].
 
 use std::{
@@ -56,7 +56,8 @@ impl Rules {
         self.set.slow_link_types(filter, link_types)
     }
 
-    /// Joins rules that see the same packets into one function. Call this after adding rules.
+    /// Submits functions, each joined from the programs of rules that see the same packets, for
+    /// compilation. Call this after adding rules.
     pub(crate) fn join(&mut self) {
         for joint in self.set.take_fused() {
             self.native.submit_fused(&joint);

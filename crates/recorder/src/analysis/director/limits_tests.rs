@@ -536,7 +536,8 @@ fn shared_limits_change_for_what_comes() {
     assert_eq!(run.of_rule(0), 7, "so many at once");
 }
 
-/// Live, a place becomes free when the file is finished, not when the window closes.
+/// Live, a dump counts against `max_dumps` until its file is finished, not only until its window
+/// closes.
 #[test]
 fn live_a_place_is_free_when_its_file_is_finished() {
     let config = DirectorConfig {
@@ -566,7 +567,7 @@ fn live_a_place_is_free_when_its_file_is_finished() {
     assert_eq!(run.of_rule(0), 3);
 }
 
-/// A rule that is added later has limits like the other rules. A removed rule leaves its dumps
+/// A rule that is added later has limits like the other rules. The dumps of a removed rule stay
 /// open.
 #[test]
 fn a_rule_that_is_added_has_its_share() {

@@ -299,8 +299,9 @@ fn hit_of(number: u8, time_ns: i64, record: u64) -> TriggerHit<&'static str> {
     hit
 }
 
-/// Moves the clock in seconds from `from_ns` to `end_ns`, then ends the recording. Returns when the
-/// first dump closed, and what clipped the dump; `i64::MAX`: at the end.
+/// Moves the clock second by second from `from_ns` to `end_ns` until a dump closes. If no dump
+/// closes, ends the recording. Returns when the first dump closed, and what clipped this dump;
+/// `i64::MAX`: the end of the recording closed the dump.
 fn closed(director: &mut Director<&'static str>, from_ns: i64, end_ns: i64) -> (i64, Option<Clip>) {
     let mut orders = Vec::new();
     for second in from_ns / S..=end_ns / S {

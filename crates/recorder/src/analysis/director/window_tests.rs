@@ -5,7 +5,7 @@ use crate::analysis::terms::{DumpWindow, RuleLimits};
 
 const MS: i64 = 1_000_000;
 
-/// A trigger that requests a window of these lengths.
+/// The terms of a trigger that requests a window of these lengths.
 pub(super) fn terms(past_ns: i64, future_ns: i64) -> TriggerTerms {
     TriggerTerms {
         alert: None,
