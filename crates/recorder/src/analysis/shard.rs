@@ -2,9 +2,10 @@
 //! fragments, and reports hits to [`Findings`] in the order of the packets.
 //!
 //! A shard has no thread and reads neither a clock nor the ring. It may move to another thread
-//! between two batches. It first tests 64 packets together to find those of interest, and then
-//! inspects each of these. Most packets match no rule and are no fragments. The hits depend on the
-//! packets alone; the implementation of `Findings` decides what happens to the hits.
+//! between two batches. It first tests up to 64 packets together to find the packets of interest,
+//! and then inspects each packet of interest. Most packets match no rule and are no fragments. The
+//! hits depend on the packets alone; the implementation of `Findings` decides what happens to the
+//! hits.
 
 use std::{
     collections::BTreeMap,
@@ -84,19 +85,19 @@ pub(crate) trait Findings {
     /// Whether the shard should report hits. A reported hit may change the answer.
     fn are_wanted(&self) -> bool;
 
-    /// A rule or a script matches a packet. `expression`: the dump expression of the hit; `None`:
-    /// the shard does not derive dump expressions.
+    /// A rule, script or module matches a packet. `expression`: the dump expression of the hit;
+    /// `None`: the shard does not derive dump expressions.
     fn hit(&mut self, order: HitOrder, expression: Option<Result<DumpExpression, HitRefusal>>);
 
-    /// A module found that a flow has ended before the record `record`; 0: before the end of the
-    /// chunk.
+    /// A module found that a flow has ended before the record `record`. If `record` is 0, the shard
+    /// knows only that the flow ended before the end of the chunk.
     fn flow_ended(&mut self, record: u64, over: FlowEnded);
 }
 
 /// A flow that a module wants dumped has ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FlowEnded {
-    /// Number of the module.
+    /// Rule number of the module.
     pub(crate) rule: usize,
     pub(crate) flow: BiflowKey,
     /// When the module found the end, ns of ring time.
@@ -134,7 +135,7 @@ impl RemovedRules {
     }
 }
 
-/// Analyzes the packets of its producers.
+/// Analyzes its share of the packets: those of some producers, or those of some pairs of addresses.
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) rules: Triggers,
@@ -144,7 +145,7 @@ pub(crate) struct Shard {
     pub(crate) derivation: Option<Derivation>,
     /// Counts flows. `None`: flows are not counted.
     flows: Option<ShardFlows>,
-    /// Marks the flows that rules or scripts match, and the flows that scripts shunt. `None`:
+    /// Marks the flows of hits as exempt, and the flows that scripts or modules shunt. `None`:
     /// nothing is shed.
     marking: Option<Marking>,
     names: InterfaceCache,
@@ -335,7 +336,7 @@ impl Shard {
         walk: &mut SelectedPackets<impl Iterator<Item = NumberedPacket<'p>>>,
         findings: &mut impl Findings,
     ) {
-        // No inserter has registered this interface.
+        // Skip records of an interface that no inserter has registered.
         let Some(known) = self.names.interface(interface) else {
             return;
         };
@@ -412,7 +413,8 @@ impl Shard {
         }
     }
 
-    /// Reports that a script matches the packet at `at` of its chunk.
+    /// Reports that a script or module matches the packet at `at` of its chunk, unless the dump
+    /// script wants no dump.
     fn report_script_hit(
         &mut self,
         script: usize,
@@ -442,7 +444,8 @@ impl Shard {
         findings.hit(order(rule, place, interface, packet), expression);
     }
 
-    /// Reports that a rule matches a packet, and what the hit would dump.
+    /// Reports that a rule matches a packet, and the hit's dump expression, unless the dump script
+    /// wants no dump.
     fn report_rule_hit(
         &mut self,
         rule: usize,

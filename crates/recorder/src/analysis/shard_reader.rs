@@ -74,9 +74,9 @@ struct ReaderWork {
     stopped_ns: Option<i64>,
     is_time_over: bool,
     stride: Stride,
-    /// Live, if the readers divide the shards: the stored packets by shard.
+    /// Live, if the readers divide the shards: the numbers of stored packets by shard.
     stored: Option<Arc<StoredShards>>,
-    /// With `stored`, by producer: the packets of this shard.
+    /// With `stored`, by producer: what the reader knows about its shard's packets.
     shares: Vec<Share>,
 }
 
@@ -91,7 +91,8 @@ struct Share {
     next: u64,
     /// Time range of missed packets whose number is not known yet, ns.
     gap_ns: Option<(i64, i64)>,
-    /// With a gap: a record behind the gap, and the packets of the shard before this record.
+    /// With a gap: a record after the gap, and the number of the shard's packets before this
+    /// record.
     counted: Option<(u64, u64)>,
 }
 
@@ -102,16 +103,18 @@ impl Share {
         self.counted = self.counted.filter(|(record, _)| *record >= first);
     }
 
-    /// With a gap: takes a count for a record from `first` on, if there is one.
+    /// If there is a gap whose number of packets is not known, remembers what `count` returns: a
+    /// record, and the number of the shard's packets before this record. The record must be `first`
+    /// or later.
     fn look_behind(&mut self, first: u64, count: impl FnOnce() -> (u64, u64)) {
         if self.gap_ns.is_some() && self.counted.is_none() {
             self.counted = Some(count()).filter(|(record, _)| *record >= first);
         }
     }
 
-    /// The records before `end` were read, and `analyzed` packets more analyzed. `before` returns
-    /// how many of these are before a record. Returns the time range and the number of the packets
-    /// that were missed in a gap before.
+    /// The records before `end` were read, and `analyzed` more packets were analyzed. `before`
+    /// returns how many of these packets are before a record. If the number of packets missed in
+    /// the gap is known now, returns the gap's time range and this number.
     fn read(
         &mut self,
         end: u64,
@@ -137,7 +140,7 @@ struct ReaderFindings {
     /// Live: hits, with what they would dump, and ended flows.
     live: HitQueue,
     /// Hits from files. The analyzer derives what they would dump, because only the analyzer knows
-    /// all packets before.
+    /// all earlier packets.
     files: Vec<HitOrder>,
     has_any: bool,
 }
@@ -235,7 +238,7 @@ impl ShardReader {
         self.shard.is_some()
     }
 
-    /// The inserter puts the shard back into its slot, after its hits.
+    /// The inserter queues the shard's hits, and then puts the shard back into its slot.
     pub(crate) fn put_back(&mut self) {
         self.pass_analyzed();
         let slot = &self.work.slots.all()[self.work.slot];
@@ -261,7 +264,8 @@ impl ShardReader {
         self.work.promises.contains(&true)
     }
 
-    /// Whether the inserter's shard has hits that the analyzer does not have yet.
+    /// Whether the inserter's shard has hits or ended flows that are not queued for the analyzer
+    /// yet.
     pub(crate) fn has_hits(&self) -> bool {
         !self.work.found.live.is_empty()
     }
@@ -305,10 +309,10 @@ impl ShardReader {
             .fetch_add(work.looked - first, Ordering::Relaxed);
     }
 
-    /// Moves the reader behind the records that the inserter's shard has analyzed in hand. A reader
-    /// that was overtaken is already behind them.
+    /// Moves the reader past the records that the inserter's shard has analyzed in hand. A reader
+    /// that was overtaken is already past these records.
     fn pass_analyzed(&mut self) {
-        // An inserter's shard has the packets of the producer with its number.
+        // If inserters run shards, the shard in slot N analyzes the packets of producer N.
         let producer = self.work.slot;
         let position = self.reader.positions().get(producer);
         self.reader
@@ -345,7 +349,7 @@ impl ShardReader {
         pulse.beat();
         let work = &mut self.work;
         let live = work.common.is_live();
-        // Read before the records, as the analyzer does.
+        // Read the watermark before the records, as the analyzer does.
         let promised_ns = live
             .then(|| promised(&work.common.ring, &work.promises).min())
             .flatten();
@@ -405,7 +409,7 @@ impl ShardReader {
         let now_ns = work.common.clock.now().ring_ns;
         let mut unread = vec![0; work.last_ns.len()];
         while let Some(batch) = self.reader.next() {
-            // A reader that divides the producers has only packets of its own.
+            // If the readers divide the producers, all packets of the batch belong to this reader.
             let packets = batch.iter().filter(|packet| is_mine(packet.shard));
             unread[batch.producer] += packets.count() as u64;
             if batch.missed.packets > 0 {
@@ -459,8 +463,8 @@ impl ReaderWork {
         });
     }
 
-    /// All published records were read: counts the packets that were missed in gaps that end there.
-    /// Returns whether the number of missed packets of each gap is known.
+    /// All published records were read: counts the packets that were missed in gaps, if their
+    /// number is known now. Returns whether the number of missed packets of each gap is known.
     fn settle(&mut self) -> bool {
         let Some(stored) = &self.stored else {
             return true;
@@ -569,7 +573,8 @@ impl ReaderWork {
 }
 
 impl RingReader for ShardReader {
-    /// Whether another thread waits for the findings of this reader.
+    /// Whether another thread may wait for the findings of this reader: always from files, and live
+    /// while dumps are unfinished.
     fn has_deadline(&self) -> bool {
         !self.work.common.is_live() || self.work.common.counters.are_dumps_unfinished()
     }
@@ -605,7 +610,7 @@ struct BatchAnalysis<'a> {
     is_inserters: bool,
     /// The record before which all packets are analyzed.
     next: u64,
-    /// The record after the last one.
+    /// The record after the last record to analyze.
     end: u64,
     analyzed: u64,
     is_time_over: bool,
@@ -668,7 +673,7 @@ impl BatchAnalysis<'_> {
 /// The number of packets between two readings of the clock.
 #[derive(Debug)]
 struct Stride {
-    /// At most as many packets as take [`STRIDE_NS`], at least 1, at most [`MANY`].
+    /// As many packets as should take at most [`STRIDE_NS`], but at least 1 and at most [`MANY`].
     packets: usize,
     read_ns: i64,
 }

@@ -225,7 +225,8 @@ impl ShardSlots {
             hits.extend(found.hits.drain(..count));
             slot.moved.notify_all();
         }
-        // A stable sort: all hits of one record come from one shard.
+        // The sort is stable. All hits of one record come from one shard, so they stay in that
+        // shard's order.
         hits.sort_by_key(|order| order.record);
         (hits, end)
     }
@@ -291,7 +292,7 @@ impl ShardSlot {
     }
 
     /// Queues the hits of an inserter, which never waits: if the analyzer is taking hits now, the
-    /// inserter keeps these. Call this before the inserter's watermark moves past the hits. While
+    /// hits stay in `hits`. Call this before the inserter's watermark moves past the hits. While
     /// the inserter keeps hits, its watermark must not move either, so that a window opens before
     /// it could close.
     pub(crate) fn try_queue_hits(&self, hits: &mut HitQueue) {
@@ -364,8 +365,8 @@ impl ShardSlot {
 /// and the list would grow.
 #[derive(Debug)]
 struct Voids {
-    /// Rules that are removed (`true`) or enabled or disabled (`false`), by number. Each rule
-    /// occurs in one change at most.
+    /// By number, the rules that the newer changes remove (`true`), or enable or disable (`false`).
+    /// If a rule occurs in several changes, the last of these changes counts.
     by_rule: HashMap<usize, bool>,
     has_default: bool,
 }

@@ -27,8 +27,9 @@ pub struct TriggerRequest {
     pub packets_max: Option<u64>,
     /// The dump ends with the packet that brings it to this number of captured bytes; 0: no limit.
     pub bytes_max: Option<u64>,
-    /// Selects the packets to dump. For a rule this is a template, which each trigger packet fills
-    /// in. For a manual trigger, which has no packet, this is an expression. Empty: everything.
+    /// Selects the packets to dump. For a rule this is a template, whose variables get the values
+    /// of the trigger packet. For a manual trigger, which has no packet, this is an expression.
+    /// Empty: everything.
     pub dump: Option<String>,
     /// For a rule: a [`LabelTemplate`](retroscope_alert::LabelTemplate) that selects the packets to
     /// dump for an alert that names the rule. Labels of the alert fill in the template. Empty:
@@ -39,10 +40,11 @@ pub struct TriggerRequest {
     /// For a rule: how long after the end of a window the same dump expression starts no other
     /// dump.
     pub hold_off: Option<Duration>,
-    /// For a rule: dumps open at once. This limit applies in addition to the limits that all rules
-    /// share.
+    /// For a rule: maximum number of dumps open at once; 0: no limit. This limit applies in
+    /// addition to the limits that all rules share.
     pub max_dumps: Option<u64>,
-    /// For a rule: dumps started in any minute, in addition to the shared limit.
+    /// For a rule: maximum number of dumps started in any minute, in addition to the shared limit;
+    /// 0: no limit.
     pub dumps_per_minute: Option<u64>,
     /// For a rule: bytes written in any hour before the rule starts no further dump. 0 or `None`:
     /// the rule has no limit.
@@ -50,10 +52,11 @@ pub struct TriggerRequest {
     /// For a rule: its first dump disables the rule.
     pub single: bool,
     /// Name of the requester, for the report and the sidecar; of longer texts the first 256 bytes.
-    /// A second trigger that differs only in this text joins the dump of the first.
+    /// A second trigger that differs only in this text joins the dump of the first trigger, if that
+    /// dump is open.
     pub asked_by: Option<String>,
     /// The name that the control plane authenticated: a token's name or a user, whatever `asked_by`
-    /// says. `None`: no command led to this trigger.
+    /// says. `None`: the request did not come through the API.
     pub caller: Option<String>,
     /// The reason in the words of the person who asked: an alert, a ticket. The report, the sidecar
     /// and the file's first comment contain it; of longer texts the first 1,000 bytes.
@@ -76,10 +79,12 @@ pub(crate) struct TriggerTerms {
     pub(crate) limits: RuleLimits,
     /// The alert that led to the hit.
     pub(crate) alert: Option<Arc<Alert>>,
-    /// Times before and after the hit that belong to the hit, ns. For an alert: its flow up to its
-    /// packet, and the rest of the microsecond. Both are 0 for a packet and for a manual trigger.
+    /// Times before and after the hit that belong to the hit, ns. For an alert: the alert's flow up
+    /// to its packet (for an alert without addresses, a time before the alert), and 999 ns after
+    /// the alert. Both are 0 for other hits.
     pub(crate) span_ns: (i64, i64),
-    /// Name of the rule in the dump; `None`: the rule's expression, `manual` or `alert`.
+    /// Name of the rule in the dump; `None`: the name from the director's rule number, for example
+    /// the rule's expression, `manual` or `alert`.
     pub(crate) called: Option<Arc<str>>,
 }
 
@@ -89,9 +94,9 @@ pub(crate) struct RuleLimits {
     /// How long after the end of a window the same expression starts no dump, ns; `None`: as the
     /// recorder is configured.
     pub(crate) hold_off_ns: Option<i64>,
-    /// Dumps open at once; `u64::MAX`: no limit.
+    /// Maximum number of dumps open at once; `u64::MAX`: no limit.
     pub(crate) dumps_max: u64,
-    /// Dumps started in any minute; `u64::MAX`: no limit.
+    /// Maximum number of dumps started in any minute; `u64::MAX`: no limit.
     pub(crate) dumps_per_minute: u64,
     /// Bytes written in any hour before the rule starts no further dump; `u64::MAX`: no limit.
     pub(crate) bytes_per_hour: u64,
@@ -119,14 +124,14 @@ pub(crate) struct DumpWindow {
     pub(crate) past_ns: i64,
     /// Packet time dumped after the trigger, ns, at least 0.
     pub(crate) future_ns: i64,
-    /// Packets that end the dump, at least 1; `u64::MAX`: no limit.
+    /// Number of packets at which the dump ends, at least 1; `u64::MAX`: no limit.
     pub(crate) packets_max: u64,
-    /// Bytes that end the dump, at least 1; `u64::MAX`: no limit.
+    /// Number of captured bytes at which the dump ends, at least 1; `u64::MAX`: no limit.
     pub(crate) bytes_max: u64,
 }
 
 impl DumpWindow {
-    /// A window of the given length. `packets` and `bytes` limit it; 0: no limit.
+    /// A window of the given length. `packets` and `bytes` limit the dump; 0: no limit.
     pub(crate) fn new(past: Duration, future: Duration, packets: u64, bytes: u64) -> Self {
         Self {
             past_ns: duration_ns(past),

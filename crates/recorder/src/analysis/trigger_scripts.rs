@@ -1,9 +1,10 @@
 //! Trigger scripts and modules over flows, and the packets of a chunk that they match.
 //!
-//! A script may keep state. So the shard asks it about every packet once, in order, before the
-//! shard uses the chunk for anything else. While no hits are wanted, the shard asks only modules.
-//! The answers are stored as bits, one for each packet of the chunk. The answers depend only on the
-//! packets and their order, not on where chunks end.
+//! A script may keep state. So the shard asks each script and module about the packets of a chunk
+//! in order, and about each packet once, before the shard uses the chunk for anything else. While
+//! no hits are wanted, the shard asks only modules. The answers are stored as bits, one for each
+//! packet of the chunk. From files, the answers depend only on the packets and their order, not on
+//! where chunks end.
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
@@ -29,7 +30,7 @@ const _: () = assert!(MANY == crate::analysis::chunk::MANY);
 #[derive(Debug, Default)]
 pub(crate) struct TriggerScripts {
     scripts: Vec<TriggerScript>,
-    /// Modules have the rule numbers after the scripts.
+    /// The modules. Their rule numbers follow the rule numbers of the scripts.
     modules: Vec<Module>,
     /// Packets of the chunk whose flows a script or module shunts.
     shunted: u64,
@@ -133,8 +134,8 @@ impl TriggerScripts {
         }
     }
 
-    /// Asks all scripts about the packets of a chunk of one producer, at most [`MANY`]. If no hits
-    /// are wanted, asks only modules.
+    /// Asks all scripts and modules about the packets of a chunk of one producer, at most [`MANY`].
+    /// If no hits are wanted, asks only modules.
     pub(crate) fn ask<'p>(
         &mut self,
         producer: usize,
@@ -232,7 +233,8 @@ impl TriggerScripts {
         place < MANY && found >> place & 1 == 1
     }
 
-    /// Takes the output of scripts, and once for each disabled script the reason.
+    /// Takes the output of scripts and modules, and once for each disabled script or module the
+    /// reason.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         let take = |script: &mut TriggerScript| script.news.take(&mut script.trigger);
         let scripts = self.scripts.iter_mut().flat_map(take);

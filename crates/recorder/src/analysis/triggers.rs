@@ -1,7 +1,7 @@
 //! The trigger rules: which packets are hits, and of which rules.
 //!
-//! A few short rules run directly on 64 packets together: up to 4 rules as separate programs, up to
-//! 16 rules joined into one function. For few rules that is the quickest way. Rules without a
+//! A few short rules run directly on up to 64 packets together: up to 4 rules as separate programs,
+//! up to 16 rules joined into one function. For few rules that is the quickest way. Rules without a
 //! program (payload terms) and long rules cannot be joined. Many or long rules are looked up in a
 //! rule set, where their number makes little difference. A thread that has the lock may change the
 //! set at any time. A shard applies the change before its next packets.
@@ -33,13 +33,14 @@ use crate::{
 /// Maximum number of rules that run as separate programs.
 const FEW: usize = 4;
 /// Maximum number of rules that run as one function. For up to 16 rules of ports and hosts one
-/// function is quicker than a rule set. For many more rules it gains less. Until all rules have
-/// machine code, their separate programs are slower than the set.
+/// function is quicker than a rule set. For many more rules, one function gains less. Until all
+/// rules have machine code, their separate programs are slower than the set.
 const FEW_TOGETHER: usize = 16;
 /// Minimum number of rules that run as one function.
 const TOGETHER_MIN: usize = 2;
-/// Longer texts are lists. A rule set looks lists up, because libpcap takes long to compile long
-/// lists.
+/// Maximum length of the text of a rule that may run as a separate program, bytes. Longer texts are
+/// usually lists of addresses or ports. The rule set looks lists up, because libpcap takes long to
+/// compile long lists.
 const SHORT_TEXT_BYTES: usize = 512;
 /// Maximum number of bytes of all texts together, if more than [`FEW`] rules run as one function. A
 /// list of addresses is one look-up for each packet in a rule set, but many comparisons in a
@@ -85,7 +86,7 @@ pub(crate) enum RuleChange {
     Remove(usize),
     /// By number: whether matches of the rule are hits.
     Enable(usize, bool),
-    /// The dump expression of rules without their own.
+    /// The new dump expression of rules that have no separate dump expression.
     Default(Arc<Template>),
 }
 
@@ -118,8 +119,8 @@ pub(crate) struct Triggers {
     pub(crate) hits: Vec<RuleHit>,
     /// Whether all rules run directly, as programs or as one function, without the rule set.
     is_direct: bool,
-    /// For link types where each rule has a program: all programs as one function. The bits are
-    /// indexes of rules.
+    /// For link types where each rule has a program: all programs as one function. Bit `n` of the
+    /// function's result is for the rule with index `n`.
     joints: Vec<(LinkType, FusedPrograms)>,
     /// The result of the joined function for each frame.
     results: Box<[u64; FusedPrograms::MANY]>,
@@ -182,7 +183,7 @@ impl SharedRules {
         lock(&self.rules).remove_all(&ids);
     }
 
-    /// Joins the rules into one function, if they are not joined yet.
+    /// Submits the functions that newly join several rules for compilation.
     pub(crate) fn join(&self) {
         lock(&self.rules).join();
     }

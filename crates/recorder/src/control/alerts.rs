@@ -18,8 +18,9 @@ use crate::control::{durations::Durations, lock};
 /// How the recorder acts on alerts.
 #[derive(Debug, Clone)]
 pub struct AlertConfig {
-    /// Alerts of files, in any order: from files, each alert acts at its time. Live, alerts arrive
-    /// through [`RecorderHandle::alerts`](crate::RecorderHandle::alerts).
+    /// When recording from files: all alerts, in any order. Each alert acts at its time plus
+    /// `delay`. Live, alerts arrive through
+    /// [`RecorderHandle::alerts`](crate::RecorderHandle::alerts).
     pub alerts: Vec<Arc<Alert>>,
     /// Counts of the lines of the files with alerts.
     pub lines: AlertLines,
@@ -30,7 +31,7 @@ pub struct AlertConfig {
     /// Most captured bytes of a dump of an alert that names no IP packet. Half of the bytes are for
     /// packets before the alert.
     pub window_bytes: u64,
-    /// Dumps of alerts open at once, in addition to those of triggers.
+    /// Maximum number of dumps of alerts open at once, in addition to the dumps of triggers.
     pub max_dumps: usize,
 }
 
@@ -239,7 +240,8 @@ pub struct AlertSummary {
     unmatched: u64,
     /// Alerts in finished dumps that state when their flow began.
     with_start: u64,
-    /// Alerts, among `with_start`, whose dump has the flow's first packet.
+    /// Alerts, among `with_start`, whose dump has a packet that is as old as the start of the flow,
+    /// or older.
     found_start: u64,
     /// Alerts about a packet on the wire, in finished dumps with packets, whose frame is in the
     /// dump.
@@ -330,8 +332,9 @@ fn age(ns: u64) -> String {
     }
 }
 
-/// The counters of alerts. The analyzer counts outcomes and ages when alerts act. When a dump ends,
-/// the dumper counts missing packets, flow starts and frames.
+/// The counters of alerts. The analyzer counts outcomes and ages when alerts act. When a dump is
+/// finished, the dumper counts alerts without a packet in the dump, found starts of flows, and
+/// found frames.
 #[derive(Debug, Default)]
 pub(crate) struct AlertCounters {
     are_expected: AtomicBool,

@@ -7,8 +7,8 @@ use std::{
 
 use serde::Serialize;
 
-/// Bytes that a record keeps of a target, detail, error or reason. Clients choose some of these
-/// texts.
+/// Maximum number of bytes that a record keeps of a target, detail, error or reason. Clients choose
+/// some of these texts.
 const TEXT_BYTES_MAX: usize = 1024;
 
 /// A change by a client, or a failed attempt.
@@ -24,7 +24,8 @@ pub struct Change {
     pub address: Option<SocketAddr>,
     /// The kind of change.
     pub action: Action,
-    /// The name of the rule or pin, the ID of the dump, or the mode of `when-full`.
+    /// The name of the rule or pin, the ID of the dump, the mode of `when-full`, or `all` for all
+    /// sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     /// The expression of a rule, or what a reload changed: the first 1024 bytes.
@@ -84,7 +85,7 @@ impl Change {
         }
     }
 
-    /// Adds the name of the rule or pin, the ID of the dump, or the mode.
+    /// Adds the target: for example the name of a rule. Keeps the first 1024 bytes.
     #[must_use]
     pub fn of(self, target: &str) -> Self {
         Self {
@@ -148,7 +149,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// Requests or connections that were refused by the client's identity or origin.
+/// Requests or connections that were refused because of the client's identity or origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Refusal {

@@ -1,6 +1,7 @@
 //! Commands to a running recorder. Commands wait in a bounded queue for the analyzer, which
-//! processes them between batches (`analysis/analyzer/commands.rs`). Stop and abort are flags
-//! (`control/progress.rs`), because they concern all threads and are never refused.
+//! processes them between batches, and if it analyzes live packets itself, also between packets
+//! (`analysis/analyzer/commands.rs`). Stop and abort are flags (`control/progress.rs`), because
+//! they concern all threads and are never refused.
 
 use std::sync::{
     Arc,
@@ -34,8 +35,8 @@ pub(crate) enum AnalyzerCommand {
         at_ns: Option<i64>,
         /// If the command triggers a rule: number and name of the rule.
         rule: Option<(usize, Arc<str>)>,
-        /// If given: the time range in the ring. The trigger starts no dump if the ring no longer
-        /// has the packets of its window.
+        /// If given: the time range in the ring. The trigger starts no dump if [`RingExtent::gone`]
+        /// returns a reason why the ring has no packet up to the end of the window.
         held: Option<RingExtent>,
         request: Box<TriggerRequest>,
         /// The expression to dump; `None`: the configured expression.
@@ -45,7 +46,7 @@ pub(crate) enum AnalyzerCommand {
     },
     /// Alerts of an IDS that have arrived.
     Alerts(Vec<Arc<Alert>>),
-    /// Changes the rules. All changes apply from the same packet on.
+    /// Changes the rules. In each shard, all changes apply from the same packet on.
     Rules {
         changes: Vec<RuleChange>,
         /// New requests of the rules with these numbers.
@@ -71,7 +72,7 @@ pub(crate) struct Settings {
 pub(crate) enum NoDump {
     /// A limit, in words. A later trigger may start a dump.
     Limit(String),
-    /// The ring has no packet of the requested time.
+    /// The ring has no packet up to the end of the requested window.
     Gone(Empty),
     /// The rule that the command triggers was changed or removed.
     RuleChanged,
@@ -79,7 +80,7 @@ pub(crate) enum NoDump {
     Other(String),
 }
 
-/// The result of a manual trigger.
+/// The result of a manual trigger, or of a command that triggers a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TriggerOutcome {
     /// The dump's number, as in [`DumpReport::number`](crate::DumpReport::number).

@@ -55,7 +55,7 @@ pub(crate) struct RecorderShared {
     pub(crate) outcomes: Outcomes,
     /// Live: ages of trigger packets when their dumps opened; written by the dumper.
     pub(crate) trigger_ages: TriggerAges,
-    /// The outcomes of alerts.
+    /// The counters of alerts.
     pub(crate) alerts: AlertCounters,
     /// The times of the last triggers.
     pub(crate) triggers: TriggerLog,
@@ -91,16 +91,16 @@ impl RecorderShared {
         })
     }
 
-    /// From files: waits at the gate until the analyzer has read everything and the dumper has
-    /// written what it needs. Afterwards the logs of losses need no record numbers of past losses,
-    /// and merge old losses if there are too many.
+    /// From files: waits at the gate until the analyzer has read everything, and the dumper has
+    /// written the packets that dumps need. Afterwards the logs of losses need no record numbers of
+    /// past losses, and merge old losses if there are too many.
     pub(crate) fn wait_for_readers(&self, analyzer: &Waker) {
         self.gate.wait(|| analyzer.wake());
         self.intake.forget_records();
     }
 
     /// Live: the ranges of ring time for stamps within a closed interval. For sources with another
-    /// clock, the ranges include every offset that their packets have had.
+    /// clock, the ranges include every offset that the stamps of their packets in the ring have.
     pub(crate) fn ring_times(&self, stamps: (i64, i64)) -> Vec<(i64, i64)> {
         let mut times = self.clock.ring_times(stamps);
         let promises = self.intake.promises();
@@ -125,7 +125,8 @@ impl RecorderShared {
     }
 
     /// The dumper opens a dump for a packet of this producer and time: records the age of the
-    /// packet. Packets with stamps of another clock, and packets of files, are not recorded.
+    /// packet. The ages of packets with stamps of another clock, and of packets of files, are not
+    /// recorded.
     pub(crate) fn record_age(&self, producer: usize, trigger_ns: i64) {
         if self.is_live() && self.intake.promises().get(producer) != Some(&false) {
             let age_ns = self.clock.now().ring_ns.saturating_sub(trigger_ns);

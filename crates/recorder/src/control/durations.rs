@@ -55,7 +55,8 @@ impl Durations {
     }
 
     /// For each bound, ns, the number of packets that took less than this bound and not less than
-    /// the previous bound. The last bound must be `u64::MAX`.
+    /// the previous bound. The comparison uses the largest duration of the packet's counter
+    /// ([`last_of`]). The last bound must be `u64::MAX`.
     fn below<const N: usize>(&self, below_ns: &[u64; N]) -> [u64; N] {
         let mut packets = [0; N];
         for (at, count) in self.counts.iter().enumerate() {
