@@ -390,8 +390,8 @@ impl Core {
         !self.live || self.director.open_dumps() > 0 || self.director.waiting_from_ns().is_some()
     }
 
-    /// Whether the analyzer sleeps until an inserter wakes it, whatever producers publish
-    /// meanwhile.
+    /// Whether the analyzer sleeps until an inserter or a client's command wakes it, whatever
+    /// producers publish meanwhile.
     fn is_woken_by_inserters(&self) -> bool {
         self.live && self.slots.placement == AnalysisPlacement::Inserters && !self.has_deadline()
     }
