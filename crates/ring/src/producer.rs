@@ -16,15 +16,15 @@ use crate::{
 /// stores, and the fence waits for the stores on their way to memory. On a Zen 4, 32 KiB reached 41
 /// instead of 46 Mpps with 512-byte records; more than 128 KiB gained nothing.
 const PUBLISH_BYTES: u64 = 128 << 10;
-/// Unpublished records after which storing publishes, because some records capture no bytes. Their
-/// descriptors take 64 KiB.
+/// Unpublished records after which storing publishes, because some records capture no bytes. The
+/// descriptors of 4096 records take 64 KiB.
 const PUBLISH_RECORDS: usize = 4096;
 
 /// Called before a bucket is overwritten.
 type Hook = Box<dyn FnMut() + Send>;
 
-/// The right to store under one number. Belongs to one thread at a time. Dropping it closes the
-/// open bucket and sets the watermark to `i64::MAX`.
+/// The right to store records under one producer number. Belongs to one thread at a time. Dropping
+/// a producer closes the open bucket and sets the watermark to `i64::MAX`.
 pub struct Producer {
     ring: Arc<RingInner>,
     id: usize,
@@ -35,14 +35,15 @@ pub struct Producer {
     /// Records were published since this producer last woke sleeping readers.
     is_unannounced: bool,
     hook: Option<Hook>,
-    /// Buckets that may end before this producer wakes sleeping readers.
+    /// At the end of a bucket, this producer wakes sleeping readers if it has opened at least this
+    /// many buckets since the last wake-up.
     buckets_per_wake: usize,
     /// Buckets opened since this producer last woke sleeping readers.
     buckets_since_wake: usize,
     /// Whether the eventcount `Storage::freed` counts this producer as a waiter for a bucket.
     is_waiter: bool,
-    /// The epoch read before the last search, if that search found nothing and the mode does not
-    /// let the writer wait.
+    /// If the last search found no bucket and failed with [`StoreError::Full`]: the epoch of
+    /// `Storage::freed` before that search.
     full_at: Option<u32>,
     /// The caller's last reading of the monotonic clock, ns.
     mono_ns: i64,
@@ -88,9 +89,10 @@ impl Producer {
     /// ([`InterfaceEntry::clock`](crate::InterfaceEntry::clock)) are `offset_ns` ahead of ring
     /// time. Takes the mutex of the outer queue: too slow for every burst.
     ///
-    /// Returns `false`, and changes nothing, if the table of steps is exhausted. The table accepts
-    /// 16 steps and one for each bucket that this producer filled, and at most 1024 steps in the
-    /// ring at a time.
+    /// Returns `false`, and changes nothing, if the table of steps is full, or if this producer
+    /// made too many steps. A producer may make 16 steps, and one more for each bucket that it
+    /// filled. The table has 1024 places, and the ring reuses the place of a step that no record in
+    /// the ring needs.
     pub fn step(&mut self, clock: u16, offset_ns: i64) -> bool {
         let step = Step {
             producer: self.id,
@@ -119,9 +121,10 @@ impl Producer {
     /// [`Self::leave_sleepers`]), and when the writer finds no bucket or runs its hook
     /// ([`Self::on_new_bucket`]). Call `publish` when the source has no more packets.
     ///
-    /// Only a call that changes buckets takes a lock, and makes a system call to wake sleeping
-    /// readers. In [`Mode::Wait`](crate::Mode::Wait), and with a gating group in
-    /// [`Mode::Record`](crate::Mode::Record), this call may also wait for a bucket.
+    /// Only a call that changes buckets takes a lock, and makes system calls to wake sleeping
+    /// threads. The first call after a move to another thread may also make a system call. In
+    /// [`Mode::Wait`](crate::Mode::Wait), and with a gating group in
+    /// [`Mode::Record`](crate::Mode::Record), a call that changes buckets may wait for a bucket.
     ///
     /// # Errors
     /// [`StoreError::Full`] or [`StoreError::Closed`]: nothing was stored, and the caller counts
@@ -138,8 +141,9 @@ impl Producer {
 
     /// Stores a burst of records, as [`Self::store`] does, with less work per record. It publishes
     /// at the next multiple of 32 records after 128 KiB or 4096 records are unpublished, or at 256
-    /// KiB. The caller must publish ([`Self::publish`] or [`Self::set_watermark`]) when its source
-    /// has no more packets. So a small burst on a busy link needs no fence.
+    /// KiB. The end of a burst publishes nothing, so a small burst on a busy link needs no fence.
+    /// The caller must publish ([`Self::publish`] or [`Self::set_watermark`]) when its source has
+    /// no more packets.
     ///
     /// Returns the number of records stored: all records of the iterator.
     ///
@@ -216,7 +220,7 @@ impl Producer {
             .store(open.end_bytes(), Ordering::Relaxed); // ordered before P2
         header
             .published_mono_ns
-            .store(self.mono_ns, Ordering::Relaxed); // as above
+            .store(self.mono_ns, Ordering::Relaxed); // ordered before P2
         // P2: Release, pairs with RingInner::published().
         header.published.store(open.end(), Ordering::Release);
         self.is_unannounced = true;
@@ -274,8 +278,8 @@ impl Producer {
     /// a new bucket.
     ///
     /// Wakes sleeping readers once per bucket, or less often after [`Self::leave_sleepers`],
-    /// because a source that never runs dry does not call [`Self::publish`]. A bucket may become
-    /// free only when these readers continue.
+    /// because a caller whose source never runs dry may never call [`Self::publish`]. A bucket may
+    /// become free only when these readers continue.
     // Never inlined: the first write buffer takes 20 KiB of stack, and the caller would touch these
     // pages one by one for each record.
     #[cold]
@@ -307,7 +311,7 @@ impl Producer {
                     overwrite = true;
                 }
                 Err(Obstacle::Blocked { .. }) if !self.is_waiter => {
-                    self.publish(); // as above
+                    self.publish(); // wakes readers, unless already done
                     self.ring.storage.freed.add_waiter();
                     self.is_waiter = true; // and search once more
                 }

@@ -12,23 +12,24 @@ use crate::{
 };
 
 /// One member of a group ([`Ring::group_of`](crate::Ring::group_of)). Gets each record of its
-/// producers once, in the order of each producer. Only one thread at a time can use a reader.
+/// producers once, in the order of each producer, except records that are overwritten first. Only
+/// one thread at a time can use a reader.
 #[derive(Debug)]
 pub struct Reader {
     ring: Arc<RingInner>,
     group: Arc<Group>,
     parker: Parker,
-    /// One cursor for each of its producers.
+    /// One cursor for each producer of this reader.
     cursors: Box<[ProducerCursor]>,
-    /// Index of the cursor to ask first.
+    /// Index of the cursor that the next search for records tries first.
     turn: usize,
-    /// Index of the cursor whose batch the caller still uses.
+    /// Index of the cursor whose last batch is not finished.
     lent: Option<usize>,
     lapped: Lapped,
 }
 
-/// A run of records of one producer, in one bucket. The reader holds the bucket until the reader
-/// moves on.
+/// A run of records of one producer, in one bucket. The reader holds the bucket while the batch is
+/// in use.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Batch<'r> {
@@ -36,7 +37,7 @@ pub struct Batch<'r> {
     pub producer: usize,
     /// Number of the first record, counted per producer.
     pub first: u64,
-    /// Packets lost between the producer's last batch and this batch.
+    /// Packets lost between the reader's previous batch of this producer and this batch.
     pub missed: Lapped,
     /// A lower bound of the times of all records of the bucket that were published when the batch
     /// was found; ns of ring time.
@@ -54,7 +55,8 @@ impl Batch<'_> {
 }
 
 impl<'r> Batch<'r> {
-    /// Ring time, ns, and captured bytes of each record, in order, without access to payload.
+    /// Ring time, ns, and captured bytes of each record, in order, without access to the captured
+    /// bytes.
     pub fn times_and_lengths(&self) -> impl ExactSizeIterator<Item = (i64, usize)> + use<'r> {
         self.packets.clone().times_and_lengths()
     }
@@ -134,10 +136,10 @@ impl Reader {
         }
     }
 
-    /// As [`Self::finish`], and holds no bucket afterwards. The reader holds its bucket again
-    /// without a mutex. It takes the mutex of the outer queue if the bucket was overwritten, or if
-    /// the reader [continues](Self::continue_at) in another bucket. After a release,
-    /// [`Self::lapped`] and [`Batch::missed`] contain an upper bound of the lost bytes.
+    /// As [`Self::finish`], and holds no bucket afterwards. The next search for records holds the
+    /// bucket again without a mutex. The search takes the mutex of the outer queue if the bucket
+    /// was overwritten, or if the reader [continues](Self::continue_at) in another bucket. After a
+    /// release, [`Self::lapped`] and [`Batch::missed`] contain an upper bound of the lost bytes.
     ///
     /// A reader that releases its buckets before its thread stores packets needs none of the
     /// buckets that the ring sets aside for readers
@@ -147,8 +149,9 @@ impl Reader {
         self.cursors.iter_mut().for_each(ProducerCursor::release);
     }
 
-    /// Continues with the record `next` of `producer`, and finishes the last batch up to it: to
-    /// return the end of a batch, or to pass over records that the caller got otherwise.
+    /// Continues with the record `next` of `producer`, and moves the group's position to this
+    /// record. A caller can thereby return the end of a batch, or skip records that it got by other
+    /// means.
     ///
     /// The records before `next` count as read. Later losses have an exact number of packets, and
     /// an upper bound of their bytes. Does nothing if another member of the group has the producer.
@@ -215,8 +218,8 @@ impl Reader {
         self.parker.waker()
     }
 
-    /// The first cursor from `turn` on that has records, and the number after its last readable
-    /// record.
+    /// The index of the first cursor from `turn` on that has records, and the number after the last
+    /// record that it can read in its bucket.
     fn find(&mut self) -> Option<(usize, u64)> {
         let mut turn = self.turn;
         for _ in 0..self.cursors.len() {

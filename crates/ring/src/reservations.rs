@@ -2,9 +2,9 @@
 //! dump's handle, and [`ReservationEntry`] is the outer queue's state of a reservation.
 //!
 //! A reservation wants a closed bucket if the bucket's times touch the window and the reservation
-//! has not given the bucket back. A reservation of unread records also wants no bucket that closed
+//! has not given the bucket back. A reservation of unread records excludes the buckets that closed
 //! before the oldest unread bucket. `Ring::reserve` visits no bucket. A producer that searches for
-//! a bucket to overwrite searches the windows (`windows.rs`) once for each candidate. If several
+//! a bucket to overwrite searches the windows (`windows.rs`) for each candidate. If several
 //! reservations want the candidate, the search finds the reservation that falls last. The producer
 //! sets the candidate *aside* on a list of this reservation, and later searches do not visit the
 //! bucket. When the reservation gives the bucket back, the bucket is a candidate again. When the
@@ -28,10 +28,10 @@ use crate::{
     windows::{TimeWindow, Windows},
 };
 
-/// Protects every closed bucket that touches an interval of packet time, now and later. The
-/// protection of a bucket ends when the caller gives the bucket back or changes the interval, when
-/// the reservation falls (record mode), or when it is dropped. Open buckets need no protection:
-/// they are never overwritten.
+/// Protects the closed buckets that touch an interval of packet time, now and later. The protection
+/// of a bucket ends when the caller gives the bucket back or changes the interval, when the
+/// reservation falls (record mode), or when it is dropped. Open buckets need no protection: they
+/// are never overwritten.
 #[derive(Debug)]
 pub struct Reservation {
     ring: Arc<RingInner>,
@@ -106,9 +106,10 @@ impl Reservation {
         reservation
     }
 
-    /// Replaces the contents of `out` by all buckets, open or closed, with committed records that
-    /// touch the interval, except buckets given back. They are ordered by producer and then by
-    /// record.
+    /// Replaces the contents of `out` by the buckets, open or closed, that have committed records
+    /// and whose times touch the interval. Omits closed buckets that were given back or that
+    /// [`Ring::reserve_unread`](crate::Ring::reserve_unread) excluded. The buckets are ordered by
+    /// producer and then by record.
     pub fn buckets(&self, out: &mut Vec<BucketInfo>) {
         let window = lock(&self.ring.outer).reservations.entries[&self.id].window;
         let is_wanted = |outer: &Outer, index: usize, slot: &BucketSlot| {
@@ -172,9 +173,10 @@ impl Reservation {
     /// (record mode), in the order of overwriting. Each bucket is reported once.
     ///
     /// Returns the ring time, ns, up to which buckets may be missing from the report, because the
-    /// ring forgot them before this call. `None`: the report is complete. The ring remembers some
-    /// thousand overwritten buckets ([`EvictionDetail`](crate::EvictionDetail)), so call this
-    /// before the ring overwrites as many.
+    /// ring forgot them before this call. `None`: the report is complete. The ring remembers only
+    /// the last overwritten buckets, 8192 with
+    /// [`EvictionDetail::Bounds`](crate::EvictionDetail::Bounds), so call this before the ring
+    /// overwrites as many.
     #[must_use = "what the ring has forgotten may be missing"]
     pub fn fallen(&self, out: &mut Vec<EvictedBucket>) -> Option<i64> {
         let mut outer = lock(&self.ring.outer);
@@ -227,7 +229,7 @@ impl RingInner {
 /// All reservations.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
-    /// Keyed by number, which also orders them by age.
+    /// The reservations by number. A smaller number means an older reservation.
     entries: BTreeMap<u64, ReservationEntry>,
     /// Windows of the active reservations that do not yield. Has the same numbers as `yielding`,
     /// with an empty window for each yielding reservation.
@@ -281,12 +283,12 @@ struct Fallen {
     /// Lost buckets that were not reported yet.
     lost: Vec<EvictedBucket>,
     /// If the log forgot evictions before the comparison: the ring time up to which losses are
-    /// unknown. `None` if reported already, or nothing was forgotten.
+    /// unknown. `None` if reported already, or nothing of the window was forgotten.
     unknown_before_ns: Option<i64>,
 }
 
 /// Sorted, disjoint, inclusive ranges of the numbers of reservations that gave a bucket back. May
-/// contain numbers of dropped reservations, so that ranges join and are fewer.
+/// contain numbers of dropped or fallen reservations, so that ranges join and are fewer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GivenBackBy(Vec<(u64, u64)>);
 
@@ -401,8 +403,8 @@ impl Reservations {
         self.last_protector(slot, Rank::LAST).is_some()
     }
 
-    /// The highest-ranked active reservation below `below` that wants this closed bucket. It is the
-    /// last to fall.
+    /// The highest-ranked active reservation below `below` that wants this closed bucket. This
+    /// reservation is the last to fall.
     fn last_protector(&self, slot: &BucketSlot, below: Rank) -> Option<Rank> {
         let search = |windows: &Windows, mut below| {
             loop {
@@ -421,8 +423,8 @@ impl Reservations {
         firm.or_else(|| search(&self.yielding, u64::MAX).map(rank(false)))
     }
 
-    /// Marks a reservation as fallen. From now on it compares evictions after the first `evictions`
-    /// with its window.
+    /// Marks a reservation as fallen. From now on the reservation compares evictions after the
+    /// first `evictions` with its window.
     fn fall(&mut self, rank: Rank, evictions: u64) {
         let Some(entry) = self.entries.get_mut(&rank.id) else {
             return;
@@ -455,7 +457,8 @@ impl Reservations {
 impl Outer {
     /// Makes reservations fall until a bucket can be overwritten: first the yielding reservations,
     /// oldest first, then the others, oldest first. Only reservations that want a bucket that could
-    /// otherwise be overwritten fall. `false`: no such bucket exists.
+    /// otherwise be overwritten fall. `false`: no bucket could be overwritten even if all
+    /// reservations fell.
     pub(crate) fn let_fall(&mut self, storage: &Storage) -> bool {
         let mut kept = std::mem::take(&mut self.scratch);
         for (index, slot) in self.slots.iter().enumerate() {

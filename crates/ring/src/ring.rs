@@ -24,7 +24,7 @@ pub struct Ring(Arc<RingInner>);
 pub(crate) struct RingInner {
     pub(crate) storage: Arc<Storage>,
     pub(crate) outer: Mutex<Outer>,
-    /// For each producer, the readers that sleep until it publishes.
+    /// For each producer, the readers that sleep until this producer publishes.
     pub(crate) wait_sets: Box<[Padded<WaitSet>]>,
     pub(crate) parkers: Arc<Parkers>,
     pub(crate) barrier: Barrier,
@@ -88,8 +88,8 @@ pub struct InterfaceEntry {
     pub clock: u16,
 }
 
-/// A snapshot of a ring. Stored means published, whether overwritten since or not: `stored =
-/// evicted +` the contents of the buckets.
+/// A snapshot of a ring. Stored means published, whether overwritten since or not. If no producer
+/// stores during the walk, `stored = evicted +` the contents of the buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RingStatistics {
@@ -101,7 +101,7 @@ pub struct RingStatistics {
     pub evicted_packets: u64,
     /// Captured bytes of the overwritten packets.
     pub evicted_bytes: u64,
-    /// Smallest ring time in the ring, ns; `None` while it is empty.
+    /// Smallest ring time in the ring, ns; `None` while the ring is empty.
     pub oldest_ns: Option<i64>,
     /// Largest ring time in the ring, ns.
     pub newest_ns: Option<i64>,
@@ -122,8 +122,8 @@ pub struct RingStatistics {
 }
 
 impl Ring {
-    /// Maps the memory and, with [`RingConfig::prefault`], fills it, which can take seconds. Calls
-    /// `progress` with (bytes filled, total bytes).
+    /// Maps the memory and, with [`RingConfig::prefault`], fills it, which can take seconds. While
+    /// it fills the memory, calls `progress` with (bytes filled, total bytes).
     ///
     /// # Errors
     /// [`RingError`]: the configuration is invalid, or the memory is not available.
@@ -243,11 +243,12 @@ impl Ring {
         out[before..].reverse();
     }
 
-    /// Replaces the contents of `out` by the buckets, open or closed, with committed records that
-    /// touch `from_ns..=to_ns` of ring time. They are ordered by producer and then by record.
+    /// Replaces the contents of `out` by the buckets, open or closed, that have committed records
+    /// and whose times touch `from_ns..=to_ns` of ring time. The buckets are ordered by producer
+    /// and then by record.
     ///
     /// Takes the mutex of the outer queue. If the times of a producer increase, this visits only
-    /// the producer's buckets from `from_ns` on, and one more.
+    /// the producer's buckets from `from_ns` on, and at most two more.
     pub fn buckets_within(&self, from_ns: i64, to_ns: i64, out: &mut Vec<BucketInfo>) {
         let window = TimeWindow::new(from_ns, to_ns);
         self.0.buckets_within(window, |_, _, _| true, out);
@@ -321,9 +322,9 @@ impl Ring {
     /// Appends to the table of interfaces and returns the number for
     /// [`Record::interface`](crate::Record::interface).
     ///
-    /// Other processes read the region's own table. It has at least 1024 places, in a ring of up to
-    /// 4096 buckets more than 16,000, and keeps 54 bytes of each name. Interfaces beyond these
-    /// places are known only to this process.
+    /// Other processes read a second table, in the region. The region's table has at least 1024
+    /// places, in a ring of up to 4096 buckets more than 16,000, and keeps 54 bytes of each name.
+    /// Interfaces beyond these places are known only to this process.
     ///
     /// # Errors
     /// [`RingError::Interfaces`] after 65,536 interfaces.
@@ -419,8 +420,8 @@ impl Ring {
         self.0.published(producer)
     }
 
-    /// Counts and times of the whole ring. Walks over the headers of all buckets, so it is too slow
-    /// for every packet. Producers may change buckets during the walk.
+    /// Counts and times of the whole ring. Walks over all buckets, so it is too slow for every
+    /// packet. Producers may change buckets during the walk.
     #[must_use]
     pub fn statistics(&self) -> RingStatistics {
         let mut sum = lock(&self.0.outer).totals();
@@ -430,7 +431,7 @@ impl Ring {
         }
         for producer in self.0.storage.producers() {
             sum.stored_packets += producer.published.load(Ordering::Acquire); // pairs with P2
-            sum.stored_bytes += producer.published_bytes.load(Ordering::Relaxed); // ordered by it
+            sum.stored_bytes += producer.published_bytes.load(Ordering::Relaxed); // ordered by `published`
         }
         sum
     }
@@ -491,10 +492,10 @@ impl RingInner {
         }
     }
 
-    /// Replaces the contents of `out` by the buckets with committed records that touch a window and
-    /// for which `is_wanted` returns `true`. They are ordered by producer and then by record. If
-    /// the times of a producer increase, this visits only the producer's buckets from the start of
-    /// the window on, and one more.
+    /// Replaces the contents of `out` by the buckets that have committed records, whose times touch
+    /// a window, and for which `is_wanted` returns `true`. The buckets are ordered by producer and
+    /// then by record. If the times of a producer increase, this visits only the producer's buckets
+    /// from the start of the window on, and at most two more.
     pub(crate) fn buckets_within(
         &self,
         window: TimeWindow,
@@ -516,7 +517,7 @@ impl RingInner {
         }
     }
 
-    /// A group has finished or missed a producer's records before `position`.
+    /// Records that a group has finished or missed a producer's records before `position`.
     pub(crate) fn pass(&self, group: &Group, producer: usize, position: u64) {
         group.set_position(producer, position);
         if group.kind == GroupKind::Gating {

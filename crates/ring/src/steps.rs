@@ -87,8 +87,8 @@ impl Outer {
         true
     }
 
-    /// The slot of a step that no record in the ring needs, because a later step of the same
-    /// producer and clock applies to all its records.
+    /// The slot of a step that no record in the ring needs. A later step of the same producer and
+    /// clock then applies to all records of this producer in the ring.
     fn unneeded_step(&self) -> Option<usize> {
         let steps = &self.steps.slots;
         let is_before_all = |step: &Step| {

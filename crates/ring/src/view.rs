@@ -97,7 +97,8 @@ impl BucketView {
 /// each, were read a tenth faster; longer records lost nothing.
 const PREFETCH_RECORDS: usize = 32;
 
-/// How many records before its payload a descriptor is prefetched: 64 descriptors are 1 KiB.
+/// The iterator prefetches the descriptor of a record this many records before the payload of the
+/// record: 64 descriptors are 1 KiB.
 const PREFETCH_DESCRIPTORS: usize = 64;
 
 /// Records of one bucket, in storage order. The iterator prefetches the first bytes of each record

@@ -14,16 +14,16 @@ use std::ops::RangeInclusive;
 pub(crate) struct TimeWindow {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
-    /// The reservation wants no bucket with a closing number (the number of buckets that closed
-    /// before it) below this.
+    /// The reservation wants only buckets whose closing number is at least this. The closing number
+    /// of a bucket is the number of buckets that closed before.
     pub(crate) from_closing: u64,
 }
 
 /// The windows of the active reservations.
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
-    /// Numbers of reservations, ascending, indexed by leaf. May contain numbers of dropped
-    /// reservations.
+    /// Numbers of reservations, ascending, indexed by leaf. May contain numbers of dropped or
+    /// fallen reservations.
     ids: Vec<u64>,
     /// The tree, with a leaf for each place: node 1 is the root, and `2 n` and `2 n + 1` are the
     /// children of node `n`. The length is twice the number of places, which is 0 or a power of
