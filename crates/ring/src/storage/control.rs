@@ -13,8 +13,8 @@
 //! ```
 //!
 //! A claim needs `holds == 0` and increments the generation. A hold needs the generation that the
-//! reader knows and a bucket that is open or closed. Both are compare-and-swap on this one word, so
-//! that one of them loses.
+//! reader knows and a bucket that is open or closed. Claim and hold are compare-and-swap operations
+//! on this one word, so that one of the two loses.
 
 #[cfg(not(loom))]
 use crate::AttachedState;

@@ -25,12 +25,12 @@
 //! earlier layout one of these five bits was free, and four were bits of the offset. Rings of up to
 //! 1 TiB have buckets of at most 256 MiB, so only larger rings are divided differently than with a
 //! 32-bit offset. Larger rings get more than 4096 buckets (at most 65,535, together 16 TiB). No
-//! record needs another form because of this. Payloads follow each other byte by byte, so no bit of
-//! an offset is always 0. Four bits of another field would cost more:
+//! record needs the extended form because of the shorter offset. Payloads follow each other byte by
+//! byte, so no bit of an offset is always 0. Four bits of another field would cost more:
 //!
 //! - the time (44 bits: ± 2.4 hours): at fewer than 3 packets of 64 bytes a second a bucket of 2
-//!   MiB takes longer than this to fill. Later packets then need the extended form, 16 bytes each,
-//!   each stored separately. A file with a gap of hours has the same problem.
+//!   MiB takes longer than this to fill. Later packets then need the extended form: 16 more bytes
+//!   each, and each stored separately. A file with a gap of hours has the same problem.
 //! - the wire length (12 bits: 4095 bytes): affects jumbo frames and segmentation offload, at full
 //!   rate.
 //! - the interface (4 bits: 15 interfaces): also at full rate.
@@ -109,7 +109,8 @@ pub(crate) fn compact(
     offset: u32,
     captured: usize,
 ) -> Option<Descriptor> {
-    // Reading adds modulo 2⁶⁴ as well, so the result is correct even if the difference overflows.
+    // The difference here and the sum in `Descriptor::time_ns` both wrap modulo 2⁶⁴, so the time
+    // that a reader gets is correct even if the difference overflows.
     let delta = record.time_ns.wrapping_sub(base_ns);
     let far = delta.wrapping_add(1 << (TIME_BITS - 1)).cast_unsigned() >> TIME_BITS;
     let wire = u64::from(record.wire_len);
@@ -145,8 +146,8 @@ pub(crate) fn compact_later(
     Some(near(record, later, offset, captured))
 }
 
-/// The compact form of a record that fits it, with the time difference to the base in [`TIME_BITS`]
-/// bits.
+/// The compact form of a record that fits this form, with the time difference to the base in
+/// [`TIME_BITS`] bits.
 #[inline(always)]
 fn near(record: &Record<'_>, delta: u64, offset: u32, captured: usize) -> Descriptor {
     let time_and_wire = delta | (u64::from(record.wire_len) << TIME_BITS);
@@ -168,9 +169,10 @@ impl Descriptor {
     /// A descriptor of no record.
     pub(crate) const ZERO: Self = Self([0; 2]);
 
-    /// Stores the descriptor with one instruction. With two stores, a soon following load of both
-    /// words, as when a group of descriptors is written, would wait. It would wait until these
-    /// stores, and all earlier stores past the cache, have left the processor's store buffer.
+    /// On x86-64, stores the descriptor with one instruction. After two separate stores, a load of
+    /// both words soon afterwards would wait, as when a group of descriptors is written. The load
+    /// would wait until the two stores, and all earlier stores past the cache, have left the
+    /// processor's store buffer.
     #[inline(always)]
     pub(crate) fn store(self, place: &mut Self) {
         #[cfg(target_arch = "x86_64")]
@@ -180,7 +182,8 @@ impl Descriptor {
             // SAFETY: every x86-64 has SSE2.
             let words = unsafe { _mm_set_epi64x(high, low) };
             let place = std::ptr::from_mut(place).cast::<__m128i>();
-            // SAFETY: as above; the place is a descriptor, 16 bytes that are borrowed exclusively.
+            // SAFETY: every x86-64 has SSE2; the place is a descriptor, 16 bytes that are borrowed
+            // exclusively.
             unsafe { _mm_storeu_si128(place, words) };
         }
         #[cfg(not(target_arch = "x86_64"))]

@@ -3,7 +3,7 @@
 //! (`attach/`) needs only these headers and the buckets.
 //!
 //! ```text
-//! offset 0       RegionHeader     20 words of 8 bytes (`layout.rs`), written once, before `state`
+//! offset 0       RegionHeader     20 words of 8 bytes (`layout.rs`), constant once `state` is live
 //!          0     magic                         8  version
 //!         16     region bytes                 24  producers
 //!         32     producers' offset            40  buckets
@@ -23,9 +23,10 @@
 //!       buckets  bucket_bytes × buckets, from a multiple of 2 MiB
 //! ```
 //!
-//! All numbers are in native byte order; the magic shows the byte order. State, headers and slots
-//! are structs of atomics that are initially zero, except three fields whose comments say
-//! otherwise. Under loom they are on the heap, because loom's atomics are larger than real atomics.
+//! All numbers are in native byte order; the magic shows the byte order. The state, the headers of
+//! producers and buckets, and the slots are structs of atomics that are initially zero, except
+//! three fields whose comments say otherwise. Under loom they are on the heap, because loom's
+//! atomics are larger than real atomics.
 
 use super::control::Control;
 use crate::sync::{AtomicI64, AtomicU64};
@@ -72,8 +73,9 @@ pub(crate) struct ProducerHeader {
     pub(crate) published: AtomicU64,
     /// Captured bytes of the published records. Stored before `published`.
     pub(crate) published_bytes: AtomicU64,
-    /// The producer promises no older records; ns of ring time. Initially `i64::MIN`, which means
-    /// no promise. Stored (Release, edge T) after everything before is published.
+    /// Ring time, ns, before which the producer promises to store no more records. Initially
+    /// `i64::MIN`, which means no promise. Stored (Release, edge T) after all earlier records are
+    /// published.
     pub(crate) watermark_ns: AtomicI64,
     /// Time of the last publication, ns of the monotonic clock; 0 is unknown. Stored before
     /// `published`.

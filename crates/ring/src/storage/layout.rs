@@ -58,7 +58,7 @@ pub(crate) struct Layout {
     pub(crate) interfaces_max: usize,
 }
 
-/// The self-description of a region. Written once, before the state of the region becomes live.
+/// The self-description of a region. Constant once the state of the region is live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RegionHeader {
     pub(crate) layout: Layout,
@@ -221,7 +221,7 @@ impl RegionHeader {
     }
 }
 
-/// The state and the headers of a region.
+/// The state, the headers and the slots of a region.
 #[derive(Debug)]
 pub(super) struct Tables {
     /// A table of one entry.
@@ -268,7 +268,7 @@ impl Tables {
 }
 
 /// Identifies the current boot of the machine (random(4)), in the byte order of the text. Zeros if
-/// the file cannot be read.
+/// the file cannot be read or parsed.
 pub(crate) fn boot_id() -> [u64; 2] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     parse_boot_id(&text).unwrap_or_default()

@@ -3,8 +3,8 @@
 //!
 //! Code outside this module works with two kinds of tokens. [`Claimed`] and later [`OpenBucket`]
 //! are the right to write one bucket. [`Hold`] is the right to read the committed part of one
-//! bucket. The control word ensures that a bucket has one writer, and no writer while holds exist,
-//! unless the bucket is open.
+//! bucket. The control word ensures that a bucket has at most one writer, and no writer while holds
+//! exist, unless the bucket is open.
 #![expect(
     unsafe_code,
     reason = "reads and writes the region through its address"
@@ -94,8 +94,8 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
-    /// Maps the memory, and writes to all pages if the configuration says so (`prefault`). Calls
-    /// `progress` with (bytes filled, total bytes).
+    /// Maps the memory, and fills all pages if the configuration says so (`prefault`). While it
+    /// fills the pages, calls `progress` with (bytes filled, total bytes).
     pub(crate) fn new(
         geometry: Geometry,
         config: &RingConfig,

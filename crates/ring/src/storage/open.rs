@@ -38,8 +38,8 @@ pub(crate) struct Opening {
 }
 
 impl<'s> Claimed<'s> {
-    /// Claims a free or closed bucket. `None`: a reader holds the bucket, or it is open or claimed.
-    /// Panics unless `index` is a bucket.
+    /// Claims a free or closed bucket. `None`: a reader holds the bucket, or the bucket is open or
+    /// claimed. Panics unless `index` is a bucket.
     pub(crate) fn claim(storage: &'s Arc<Storage>, index: usize) -> Option<Self> {
         let generation = storage.bucket(index).control.claim()?;
         let index = u32::try_from(index).expect("a geometry has at most 65,535 buckets");
@@ -59,7 +59,7 @@ impl<'s> Claimed<'s> {
         let bucket = self.bucket.index as usize;
         let header = self.storage.bucket(bucket);
         assert!((index as u64) < header.committed.load(Ordering::Relaxed)); // this thread owns the header since the claim
-        let base_ns = header.base_ns.load(Ordering::Relaxed); // as above
+        let base_ns = header.base_ns.load(Ordering::Relaxed); // this thread owns the header
         // SAFETY: the record was committed. The claim (edge R–C in `lib.rs`) comes after the end of
         // the generation that contains the record, which the outer mutex ordered before the claim.
         // Nothing is written before `open`, which takes `self`.
@@ -205,8 +205,8 @@ impl OpenBucket {
 
     /// Stores records until a reason to stop. Returns the number stored, and the reason. With
     /// `publish_bytes` or `publish_records` unpublished it continues to the end of a group of 32
-    /// records. At twice `publish_bytes` it stops at once, after a long record or a run of short
-    /// records of one group.
+    /// records. With twice `publish_bytes` unpublished it does not wait for the end of a group. It
+    /// then stops after the current long record, or after the current run of short records.
     #[inline(always)]
     pub(crate) fn append_burst<'a, const WIDE: bool>(
         &mut self,
@@ -268,8 +268,8 @@ impl OpenBucket {
     }
 
     /// Stores at most `records_max` short records: to the end of a group of 32, or, if packed, to
-    /// the first end of a group at or after the soft limit. Returns why it stopped before, if it
-    /// did.
+    /// the first end of a group at or after the soft limit. Returns the reason if it stopped
+    /// earlier.
     #[inline(always)]
     fn append_shorts<'a, const WIDE: bool>(
         &mut self,
@@ -287,7 +287,7 @@ impl OpenBucket {
         if records_max == 0 || cfg!(loom) {
             return Some(records.next().map_or(BurstStop::End, BurstStop::Refused));
         }
-        // SAFETY: as in `append`.
+        // SAFETY: this value is the only writer of the bucket, as in `append`.
         let target = unsafe { BucketTarget::new(&self.storage, self.bucket.index as usize) };
         let base_ns = self.opening.base_ns;
         #[cfg(all(target_arch = "x86_64", not(loom)))]
@@ -317,7 +317,7 @@ impl OpenBucket {
         if cfg!(loom) {
             return Some(BurstStop::Refused(record));
         }
-        // SAFETY: as in `append`.
+        // SAFETY: this value is the only writer of the bucket, as in `append`.
         let target = unsafe { BucketTarget::new(&self.storage, self.bucket.index as usize) };
         let (stored, base_ns) = (&mut self.stored, self.opening.base_ns);
         self.buffer
@@ -330,7 +330,7 @@ impl OpenBucket {
         if self.committed == stored.count {
             return false;
         }
-        // SAFETY: as in `append`.
+        // SAFETY: this value is the only writer of the bucket, as in `append`.
         let target = unsafe { BucketTarget::new(&self.storage, self.bucket.index as usize) };
         self.buffer.enter();
         self.buffer.drain(target, stored.end, stored.count);

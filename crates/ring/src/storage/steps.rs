@@ -53,7 +53,7 @@ pub(crate) fn read(load: impl Fn(usize, Ordering) -> u64) -> Option<Step> {
             return None;
         }
         let [place, first, offset_ns] = [1, 2, 3].map(|word| load(word, Ordering::Relaxed));
-        fence(Ordering::Acquire); // the loads above come before the one below
+        fence(Ordering::Acquire); // the loads of the words come before the second load of the version
         if version.is_multiple_of(2) && load(0, Ordering::Relaxed) == version {
             return Some(Step {
                 producer: usize::try_from(place >> 16).ok()?,

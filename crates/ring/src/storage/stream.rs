@@ -56,9 +56,10 @@ unsafe fn copy_each<const WIDE: bool>(to: *mut u8, from: *const u8, bytes: usize
         // SAFETY: inside the range that the caller guarantees, since `bytes` is a multiple of a
         // line.
         let target = unsafe { to.add(done) };
-        // SAFETY: as above.
+        // SAFETY: inside the range that the caller guarantees, as `target` is.
         let source = unsafe { from.add(done) };
-        // SAFETY: as above; `to` is a multiple of a line, and so is `done`.
+        // SAFETY: both lines are inside the caller's ranges; `to` is a multiple of a line, and so
+        // is `done`.
         unsafe { copy_one::<WIDE>(target, source) };
         done += LINE_BYTES;
     }
@@ -88,7 +89,8 @@ unsafe fn copy_one<const WIDE: bool>(to: *mut u8, from: *const u8) {
             );
         }
     } else {
-        // SAFETY: as above, in words of 16 bytes, which every x86-64 has.
+        // SAFETY: loads and stores the 64 bytes of one line, which the caller guarantees, in words
+        // of 16 bytes, which every x86-64 has. Changes only the named registers.
         unsafe {
             std::arch::asm!(
                 "movdqu {a}, [{from}]",
@@ -141,7 +143,7 @@ unsafe fn copy_one<const WIDE: bool>(to: *mut u8, from: *const u8) {
     unsafe { to.copy_from_nonoverlapping(from, LINE_BYTES) };
 }
 
-/// Orders the stores of [`CopyLines`] before all later stores of this thread. On x86-64 a Release
+/// Orders this thread's stores past the cache before all its later stores. On x86-64 a Release
 /// store alone does not.
 #[inline]
 pub(super) fn fence() {
@@ -182,7 +184,7 @@ pub(super) fn prefetch(address: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
     #[cfg(all(target_arch = "aarch64", not(loom)))]
-    // SAFETY: as above.
+    // SAFETY: a hint, which faults on no address and changes nothing.
     unsafe {
         std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }

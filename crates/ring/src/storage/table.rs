@@ -10,7 +10,7 @@ pub(super) struct Table<T>(NonNull<[T]>);
 
 // SAFETY: like a reference to memory that its creator keeps for as long as the table.
 unsafe impl<T: Send> Send for Table<T> {}
-// SAFETY: as above; sharing the table shares its entries.
+// SAFETY: like a shared reference: sharing the table shares its entries.
 unsafe impl<T: Sync> Sync for Table<T> {}
 
 impl<T> Table<T> {
@@ -18,9 +18,9 @@ impl<T> Table<T> {
     /// before an entry is used.
     ///
     /// # Safety
-    /// `first` is aligned and valid for `length` entries, for as long as the table lives, and
-    /// accessed only through the table. The memory is zeroed. A `T` whose bytes are all zero is
-    /// valid and need not be dropped.
+    /// `first` is aligned and valid for `length` entries, for as long as the table lives. Other
+    /// code at most loads the entries, atomically. The memory is zeroed. A `T` whose bytes are all
+    /// zero is valid and need not be dropped.
     pub(super) unsafe fn new(first: NonNull<T>, length: usize) -> Self {
         assert!(!std::mem::needs_drop::<T>());
         Self(NonNull::slice_from_raw_parts(first, length))

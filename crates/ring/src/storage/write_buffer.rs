@@ -9,13 +9,13 @@
 //! first and last line. If the processor has the instructions, a register assembles the lines of
 //! short records instead (`write_buffer/packed.rs`).
 //!
-//! The writer chooses the kind of store by its load. It uses regular stores for the first 4 KiB
-//! after a publication, because an awake reader finds these bytes in the cache. A fence after 4 KiB
-//! or less would cost more than it saves. After 4 KiB it uses non-temporal stores, which replace a
-//! line without reading the line first. It uses non-temporal stores at once if the previous
-//! publication covered at least 8 KiB. A link that stores less than 4 KiB between publications
-//! therefore gets only regular stores. In bursts, regular stores of short records go directly to
-//! the bucket.
+//! The writer chooses the kind of store by its load. It uses regular stores while fewer than 4 KiB
+//! were stored since the last publication, because an awake reader finds these bytes in the cache.
+//! A fence after 4 KiB or less would cost more than it saves. Later it uses non-temporal stores,
+//! which replace a line without reading the line first. It uses non-temporal stores at once if the
+//! previous publication covered at least 8 KiB. A link that stores less than 4 KiB between
+//! publications therefore gets only regular stores. In bursts, regular stores of short records go
+//! directly to the bucket. In a run of up to 32 short records the kind of store does not change.
 //!
 //! A store fence covers only the thread that runs the fence. If a producer moves to another thread
 //! with unfenced stores, the next call runs a fence on every processor ([`Barrier::heavy`]). If the
@@ -45,16 +45,17 @@ use crate::{Record, barrier::Barrier};
 /// Before a group or a piece is added, the buffer contains fewer payload bytes than this, including
 /// bytes that are already in the bucket.
 const PAYLOAD_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4096 };
-/// The most recent bytes that stay in the buffer when older bytes are written. A load of bytes from
-/// two recent stores stalls until both stores have left the processor's store buffer, where they
-/// queue after stores to memory. A line is therefore read some time after it was filled.
+/// Number of the most recent bytes that stay in the buffer when older bytes are written. A load of
+/// bytes from two recent stores stalls until both stores have left the processor's store buffer,
+/// where they queue after stores to memory. A line is therefore read some time after it was filled.
 const YOUNG_BYTES: usize = if cfg!(loom) { 0 } else { 1024 };
 /// Older bytes are written together when there are at least this many, or earlier, for example at a
 /// publication.
 const AT_ONCE_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
 /// Longer pieces bypass the buffer. Loom's stacks are small, and so are its records.
 pub(super) const SHORT_BYTES: usize = if cfg!(loom) { 16 } else { 512 };
-/// Descriptors of a group. They wait until the group is complete or published.
+/// Number of descriptors in a group. Descriptors wait in the buffer until the group is complete or
+/// published.
 pub(super) const DESCRIPTORS: usize = if cfg!(loom) { 2 } else { 32 };
 /// The maximum payload of a group of short records.
 const GROUP_BYTES: usize = DESCRIPTORS * SHORT_BYTES;
@@ -132,7 +133,7 @@ pub(super) struct BurstLimits {
 }
 
 /// The bucket that a buffer writes to. Only the owner of an open bucket makes this value, and is
-/// thereby its only writer.
+/// thereby the bucket's only writer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BucketTarget<'s> {
     storage: &'s Storage,
@@ -396,8 +397,8 @@ impl WriteBuffer {
         }
     }
 
-    /// Writes everything up to payload offset `end` and descriptor `count` to the bucket, before it
-    /// is published.
+    /// Writes the payload up to offset `end` and the descriptors before `count` to the bucket, then
+    /// fences. Must be called before the records are published.
     pub(super) fn drain(&mut self, target: BucketTarget<'_>, end: usize, count: usize) {
         self.settle(target, end);
         self.write_descriptors(target, count);
@@ -594,8 +595,8 @@ impl fmt::Debug for WriteBuffer {
 }
 
 /// Copies a piece of at most 512 bytes. A piece of 33 to 64 bytes (the shortest frames have 60, or
-/// 64 with their checksum) is copied in two halves that may overlap. A call to `memcpy` costs as
-/// much as such a copy.
+/// 64 with their checksum) is copied as two pieces of 32 bytes that may overlap. A call to `memcpy`
+/// costs as much as such a copy.
 #[inline(always)]
 unsafe fn copy_short(to: *mut u8, from: &[u8]) {
     const HALF: usize = 32;
@@ -609,7 +610,8 @@ unsafe fn copy_short(to: *mut u8, from: &[u8]) {
     unsafe { to.copy_from_nonoverlapping(head.as_ptr(), HALF) };
     // SAFETY: `length > HALF`, so the start and the end of the second half are inside the range.
     let second = unsafe { to.add(length - HALF) };
-    // SAFETY: as above. If the halves overlap, the same bytes are written twice.
+    // SAFETY: the last `HALF` bytes of the range that the caller guarantees. If the halves overlap,
+    // the same bytes are written twice.
     unsafe { second.copy_from_nonoverlapping(tail.as_ptr(), HALF) };
 }
 

@@ -51,7 +51,8 @@ impl Deref for LargeBuffer {
 impl DerefMut for LargeBuffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and the borrow of `self` is exclusive.
+        // SAFETY: the mapping has this many bytes, was zeroed by the kernel, and lives as long as
+        // `self`. The borrow of `self` is exclusive, and nobody else knows the address.
         unsafe { slice::from_raw_parts_mut(self.0.base.as_ptr(), self.0.bytes) }
     }
 }

@@ -128,7 +128,7 @@ impl RegionFile {
         }
         let system = fstatfs(&self.fd).map_err(|error| fail("fstatfs", error))?;
         self.medium = medium(&system, path)?;
-        // Reported before the ring fills memory up to the last page.
+        // Without this check, the ring could fill memory up to the last page before it fails.
         if !has_room(&system, bytes, 0) {
             return Err(fail(ROOM, Errno::NOSPC));
         }
@@ -248,7 +248,8 @@ fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
     if !same(&opened, &named) {
         return Err(held());
     }
-    // Keep the old file if the new file cannot fit: its packets may still be needed.
+    // Keep the old file if the new file cannot fit: the packets of the old file may still be
+    // needed.
     let system = fstatfs(&file).map_err(|error| fail("fstatfs", error))?;
     let freed_bytes = u64::try_from(opened.st_blocks).unwrap_or(0) * STAT_BLOCK_BYTES;
     if !has_room(&system, bytes, freed_bytes) {

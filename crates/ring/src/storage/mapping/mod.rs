@@ -1,5 +1,5 @@
-//! The region's memory: one mapping, in the largest pages that the system provides. With `prefault`
-//! it is filled before first use.
+//! The region's memory: one mapping, in pages of 2 MiB if the system provides huge pages. With
+//! `prefault` the mapping is filled before first use.
 //!
 //! | backing | explicit huge pages | otherwise `MADV_HUGEPAGE`, if allowed by |
 //! |---|---|---|
@@ -8,8 +8,8 @@
 //! | file | a path on hugetlbfs | a tmpfs mounted with `huge=advise` or more |
 //!
 //! Anonymous memory and memfds get explicit huge pages only with `prefault`. Files elsewhere have
-//! pages of 4 KiB. The kernel reports the actual page size; this module does not infer the size. A
-//! NUMA node is set before the first touch.
+//! pages of 4 KiB. The kernel reports how much memory is in transparent huge pages; this module
+//! does not infer the amount. The NUMA node is set before the mapping is first touched.
 #![expect(unsafe_code, reason = "maps memory and hands out its address")]
 
 mod buffer;
@@ -63,7 +63,7 @@ pub(crate) struct RegionMemory {
 // SAFETY: this value owns the mapping, which is not tied to a thread. `Storage` decides who may
 // access which bytes; its accessors are unsafe or exclusive.
 unsafe impl Send for RegionMemory {}
-// SAFETY: as above; `&RegionMemory` gives only an address.
+// SAFETY: `&RegionMemory` gives only an address. `Storage` decides who may access which bytes.
 unsafe impl Sync for RegionMemory {}
 
 /// Asks for transparent huge pages for memory between these addresses that is touched later. Meant
@@ -83,8 +83,8 @@ pub fn ask_for_huge_pages(addresses: Range<*const u8>) {
 impl RegionMemory {
     /// Maps `bytes`, a multiple of [`ALIGNMENT`], and fills the memory if `config.prefault`.
     ///
-    /// Calls `progress` with (bytes filled, total bytes) after each piece of 64 MiB that this
-    /// thread fills, and at the end.
+    /// While it fills the memory, calls `progress` with (bytes filled, total bytes) after pieces of
+    /// 64 MiB that this thread fills, and at the end.
     pub(crate) fn new(
         bytes: usize,
         config: &RingConfig,
@@ -93,9 +93,9 @@ impl RegionMemory {
         assert!(bytes.is_multiple_of(ALIGNMENT) && bytes > 0);
         let mut progress = PopulateProgress::new(bytes, progress);
         // The kernel counts free huge pages when it maps. A cgroup (`hugetlb.2MB.max`) may still
-        // refuse a page at its first touch: a store then raises SIGBUS. So a ring uses explicit
-        // huge pages only if the kernel fills all of them now: `populate` then reports a refusal as
-        // an error.
+        // refuse a page at its first touch: a store then raises SIGBUS. So an anonymous or memfd
+        // ring uses explicit huge pages only if the kernel fills all of them now: `populate` then
+        // reports a refusal as an error.
         if config.prefault
             && let Some(memory) = Self::explicit(bytes, &config.backing)
         {
@@ -160,7 +160,8 @@ impl RegionMemory {
         }
     }
 
-    /// Ordinary anonymous pages. The excess at both ends of the alignment is unmapped.
+    /// Ordinary anonymous pages at an aligned address. Maps [`ALIGNMENT`] bytes more than `bytes`,
+    /// and unmaps the excess at both ends.
     fn aligned(bytes: usize, protection: ProtFlags) -> Result<Self, RingError> {
         let error = |error| system("mmap", bytes, error);
         let total = bytes
@@ -219,7 +220,7 @@ impl RegionMemory {
         }
     }
 
-    /// Gives the advice that must precede the first touch.
+    /// Excludes the mapping from core dumps and sets its NUMA node, before the first touch.
     fn settle(&self, numa_node: Option<u32>) -> Numa {
         // `MADV_DONTDUMP`: keeps captured traffic, and gigabytes, out of core dumps.
         let _ = self.advise(0, self.bytes, Advice::LinuxDontDump);
@@ -262,7 +263,8 @@ impl RegionMemory {
         if prefault {
             return self.populate(progress);
         }
-        // This page shows which page size the kernel provides; a file's first page exists already.
+        // Touches a page of the last 2 MiB, to find out which page size the kernel provides. The
+        // first page of a named file exists already.
         let last = self.bytes - ALIGNMENT..self.bytes - ALIGNMENT + PAGE_BYTES;
         let zero = Zero::new().map_err(|error| self.error("memfd_create", error))?;
         let touched = self.touch(&zero, last);
@@ -330,7 +332,7 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// The pages that back the mapping, of which `filled` bytes were touched.
+    /// The kind of pages that back the mapping, of which `filled` bytes were touched.
     fn pages(&self, filled: usize) -> Pages {
         let is_hugetlbfs = |file: &RegionFile| file.medium == Medium::HugePages;
         if self.file.as_ref().is_some_and(is_hugetlbfs) {

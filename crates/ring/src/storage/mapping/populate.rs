@@ -88,7 +88,7 @@ pub(super) fn in_parallel(
         };
         let spawned: Vec<_> = (0..helpers).filter_map(spawn).collect();
         let mut result = work(Some(progress));
-        // The scope would wait as well, but ThreadSanitizer sees only joins.
+        // The scope would wait for the helpers too, but ThreadSanitizer sees only joins.
         for helper in spawned {
             result = result.and(helper.join().unwrap_or_else(|panic| resume_unwind(panic)));
         }

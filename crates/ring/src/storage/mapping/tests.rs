@@ -253,8 +253,8 @@ fn a_ring_that_was_never_finished_is_replaced() {
 struct HugePages {
     directory: tempfile::TempDir,
     pages_before: String,
-    /// Makes other tests that mount a hugetlbfs wait: the number of huge pages is global to the
-    /// machine.
+    /// Makes other tests of this process that mount a hugetlbfs wait: the number of huge pages is
+    /// global to the machine.
     _alone: MutexGuard<'static, ()>,
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct RegionMemory {
 // SAFETY: this value owns the memory, which is not tied to a thread. `Storage` decides who may
 // access which bytes; its accessors are unsafe or exclusive.
 unsafe impl Send for RegionMemory {}
-// SAFETY: as above; `&RegionMemory` gives only an address.
+// SAFETY: `&RegionMemory` gives only an address. `Storage` decides who may access which bytes.
 unsafe impl Sync for RegionMemory {}
 
 impl RegionMemory {

@@ -138,7 +138,7 @@ impl PackedLine {
         Self {
             // SAFETY: the array has a whole line.
             places: unsafe { _mm512_loadu_si512(places.as_ptr().cast()) },
-            // SAFETY: as above.
+            // SAFETY: `bytes` has a whole line.
             bytes: unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) },
             filled,
             to,
