@@ -75,7 +75,7 @@ pub(super) struct BlockSummary {
 pub(super) struct PartSummary {
     /// Packets whose descriptors were appended.
     pub(super) frames: u32,
-    /// The first packet that is not inside the block, and all packets after it: the walk ends at
+    /// Number of packets from the first packet that is not inside the block on. The walk ends at
     /// this packet.
     pub(super) unreadable: u32,
     /// Packets that are larger than any frame on the wire.
@@ -206,8 +206,8 @@ fn read_packet(block: &[u8], position: usize) -> Option<(FrameMeta, u32, u32)> {
     Some((frame, word(header, packet::NEXT), status))
 }
 
-/// The tag that the kernel removed from the frame. Without a TPID (kernels before 3.14) it was an
-/// 802.1Q tag.
+/// The tag that the NIC or the kernel removed from the frame. If the kernel reports no TPID (before
+/// 3.14), the tag counts as an 802.1Q tag.
 fn vlan(header: &[u8; packet::HEADER_BYTES]) -> Option<VlanTag> {
     let status = word(header, packet::STATUS);
     if status & libc::TP_STATUS_VLAN_VALID == 0 {

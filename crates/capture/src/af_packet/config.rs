@@ -20,8 +20,8 @@ pub struct LiveConfig {
     pub fanout: Fanout,
     /// The directions of frames to capture.
     pub sides: Sides,
-    /// The CPU of each queue's thread. Empty: the CPUs near the device, if the machine has several
-    /// NUMA nodes.
+    /// The CPU of each queue's thread. Empty: the CPUs near the device, unless these are unknown or
+    /// all CPUs of the machine.
     pub cpus: CpuTurns,
     /// The program's path, for commands in messages.
     pub program: PathBuf,

@@ -79,9 +79,9 @@ impl InterfaceCounters {
         }
     }
 
-    /// Reads the counters, unless the last reading is recent. `is_last`: reads in any case. After
-    /// the interface is gone, the NIC's counters keep their last value, and the bound includes the
-    /// drops of the input queues until the removal was found.
+    /// Reads the counters, unless the last reading is recent. `is_last`: reads the counters however
+    /// recent the last reading is. After the interface is gone, the NIC's counters keep their last
+    /// value, and the bound includes the drops of the input queues until the removal was found.
     pub(crate) fn refresh(&mut self, now_ns: i64, is_last: bool) {
         let age_ns = now_ns.checked_sub(self.read_ns);
         let is_fresh = age_ns.is_some_and(|age_ns| (0..COUNTERS_AGE_NS_MAX).contains(&age_ns));
@@ -137,7 +137,7 @@ struct CounterTracker {
     last: Option<LinkCounters>,
     nic: u64,
     bound: DropBound,
-    /// The result of the last reading that did not fail, or that found the interface removed.
+    /// The result of the last reading that gave a result, or that found the interface removed.
     known: InterfaceLosses,
     /// The interface was gone at the last reading, and the bound includes the drops of the input
     /// queues until then.

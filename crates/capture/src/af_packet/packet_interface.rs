@@ -98,7 +98,7 @@ struct Sharing {
 /// The fanout group of the sockets.
 #[derive(Debug, Clone, Copy)]
 struct FanoutGroup {
-    /// The interface of the group.
+    /// Index of the group's interface.
     index: i32,
     number: u16,
     /// Sockets that accept packets.
@@ -187,7 +187,7 @@ impl PacketInterface {
         flags.is_ok_and(|flags| flags.is_up())
     }
 
-    /// Opens a socket, or returns the sentence about missing privileges.
+    /// Opens a socket. If the process lacks the privilege, the error names the commands that help.
     pub(super) fn open_socket(&self) -> Result<PacketSocket, SourceError> {
         PacketSocket::new().map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
@@ -218,8 +218,8 @@ impl PacketInterface {
         Ok((socket, BlockRing::new(mapping), notice))
     }
 
-    /// Requests `blocks` blocks, then half as many until the kernel has enough memory. Returns the
-    /// number of blocks.
+    /// Requests `blocks` blocks. While the kernel lacks memory, requests half as many, but at least
+    /// [`BLOCKS_MIN`]. Returns the number of blocks.
     fn set_up_ring(&self, socket: &PacketSocket, mut blocks: u32) -> Result<u32, SourceError> {
         loop {
             match socket.set_up_ring(BLOCK_BYTES, blocks, RETIRE_MS) {
@@ -260,8 +260,9 @@ impl PacketInterface {
         receive_from(socket, &self.interface, found, self.config.promiscuous)?;
         if self.is_shared {
             // Joining is the last step, because the filter rejects packets that the group assigns
-            // to this socket before it accepts. When an interface comes back, other members receive
-            // already. Switching to promiscuous mode may wait long for other changes to interfaces.
+            // to this socket before the socket accepts. When an interface comes back, other members
+            // receive already. Switching to promiscuous mode may wait long for other changes to
+            // interfaces.
             self.join_group(socket, found.index)?;
         }
         Ok(())

@@ -53,7 +53,8 @@ const RING_SHARE: usize = 16;
 /// room in the ring as on the wire. At this rate, half of the ring may fill during a nap.
 const BLOCK_FILL_NS: i64 = 105_000;
 
-/// Packets between two readings of the kernel's counters, which have 32 bits.
+/// Lent packets after which the queue reads the kernel's counters again, because these counters
+/// have 32 bits.
 const PACKETS_BETWEEN_READINGS: u64 = 1 << 30;
 
 /// The retire time of a block, ns.
@@ -327,7 +328,7 @@ impl LiveEngine for PacketEngine {
         self.packet_interface.remove_member();
     }
 
-    /// The counters are `None` if the kernel does not answer.
+    /// The numbers from the socket's counters are `None` if the kernel does not answer.
     fn statistics(&mut self, live: &mut LiveState, now_ns: i64) -> SourceStatistics {
         // The MTU may have changed.
         self.ring.frame_bytes_max = self.packet_interface.frame_bytes_max();

@@ -1,8 +1,8 @@
 //! The block ring, read in order. The reader holds at most one block, and lends its frames part by
 //! part.
 //!
-//! A part is small enough that its frames are still in the first-level cache when the caller reads
-//! them after the walk.
+//! A part is small, so that the headers of its frames are likely still in the processor's cache
+//! when the caller reads the frames after the walk.
 
 use super::{
     block::{BlockSummary, BlockWalk, PartSummary},

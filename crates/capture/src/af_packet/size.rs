@@ -1,8 +1,8 @@
 //! The kernel memory of a queue if the user does not choose a size.
 //!
-//! The ring holds the packets that arrive while its thread does not run. So the link's speed
-//! determines its size. The machine's memory limits the size: the kernel allocates the ring at the
-//! start and never swaps its pages.
+//! The kernel's ring holds the packets that arrive while the queue's thread does not run. So the
+//! link's speed determines the size of the ring. The machine's memory limits the size: the kernel
+//! allocates the ring at the start and never swaps its pages.
 
 use super::sys::InterfaceQuery;
 
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_small_machine_keeps_its_memory() {
-        // So small that even the lower bound exceeds its share.
+        // A memory so small that even `QUEUE_BYTES_MIN` exceeds the share of all queues.
         let memory = MEMORY_SHARE * QUEUE_BYTES_MIN / 2;
         for queues in [1, 4] {
             let all = queues * bytes(None, memory, queues);

@@ -179,7 +179,7 @@ impl InterfaceQuery {
         Ok((answer[5], answer[1]))
     }
 
-    /// Number of transmit queues in use. Since Linux 5.12 for veth.
+    /// Number of transmit queues in use. Older kernels do not report the number for veth.
     pub(crate) fn ethtool_transmit_queues(&self, name: &str) -> io::Result<u32> {
         // `struct ethtool_channels`: four maxima, then the numbers of receive, transmit, other and
         // combined queues.
@@ -205,8 +205,7 @@ impl InterfaceQuery {
         Ok(Some(speed).filter(|speed| (1..SPEED_UNKNOWN).contains(speed)))
     }
 
-    /// Sends a request to ethtool, which begins with one of the commands above, and returns the
-    /// answer.
+    /// Sends an ethtool request, whose first word is an `ETHTOOL_` command, and returns the answer.
     fn ethtool(&self, name: &str, question: &[u32]) -> io::Result<Vec<u32>> {
         if let [ETHTOOL_RSS, _, entries, key_bytes] = *question {
             let words = entries as usize + key_bytes.div_ceil(4) as usize;
@@ -218,8 +217,9 @@ impl InterfaceQuery {
         request.ifr_ifru.ifru_data = answer.as_mut_ptr().cast();
         // SAFETY: the pointer leads to `ANSWER_WORDS` words that live across the call; every bit
         // pattern is a value. The structures of the commands have 49 words at most, except that of
-        // ETHTOOL_RSS. Its table and key have the sizes in the request, which is asserted above. If
-        // the request has the command alone, the kernel writes only the head.
+        // ETHTOOL_RSS. Its table and key have the sizes in the request, and the assertion checked
+        // that these sizes fit. If the request has the command alone, the kernel writes only the
+        // head.
         unsafe { self.ask(libc::SIOCETHTOOL, request) }?;
         Ok(answer)
     }

@@ -117,7 +117,7 @@ impl PacketSocket {
         self.set_packet(libc::PACKET_RX_RING, &ring)
     }
 
-    /// Turns promiscuous mode on for the lifetime of the socket.
+    /// Turns promiscuous mode on, until it is turned off or the socket is closed.
     pub fn set_promiscuous(&self, interface_index: i32) -> io::Result<()> {
         self.set_packet(libc::PACKET_ADD_MEMBERSHIP, &promiscuity(interface_index))
     }
@@ -177,7 +177,7 @@ impl PacketSocket {
         set_option(self, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)
     }
 
-    /// `PACKET_STATISTICS`: counters since the last call, which resets the counters.
+    /// `PACKET_STATISTICS`: counters since the previous call. Each call resets the counters.
     pub(crate) fn take_statistics(&self) -> io::Result<libc::tpacket_stats_v3> {
         option(self, libc::SOL_PACKET, libc::PACKET_STATISTICS)
     }
