@@ -313,7 +313,7 @@ impl Producer {
                 Err(Obstacle::Blocked { .. }) if !self.is_waiter => {
                     self.publish(); // wakes readers, unless already done
                     self.ring.storage.freed.add_waiter();
-                    self.is_waiter = true; // and search once more
+                    self.is_waiter = true; // the loop searches once more
                 }
                 Err(Obstacle::Blocked { wait: false }) => {
                     self.full_at = Some(epoch);

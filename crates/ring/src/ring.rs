@@ -221,7 +221,7 @@ impl Ring {
     /// Producers opened since the start. Takes no lock.
     #[must_use]
     pub fn producers(&self) -> usize {
-        self.0.producers_opened.load(Ordering::Relaxed) // ordered by the publication of its records
+        self.0.producers_opened.load(Ordering::Relaxed) // ordered by the publication of each producer's records
     }
 
     /// Appends to `out` the producer's buckets, open or closed, with committed records from number

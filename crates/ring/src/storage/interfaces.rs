@@ -31,7 +31,7 @@ impl InterfaceSlot {
     /// Writes an entry into a slot that is not counted yet.
     pub(super) fn write(&self, entry: &InterfaceEntry) {
         for (word, value) in self.0.iter().zip(encode(entry)) {
-            word.store(value, Ordering::Relaxed); // ordered by the count
+            word.store(value, Ordering::Relaxed); // ordered by `RegionState::interfaces`
         }
     }
 }

@@ -147,7 +147,7 @@ impl Storage {
     pub(crate) fn list_interface(&self, id: u16, entry: &InterfaceEntry) -> bool {
         let state = &self.tables.state[0];
         let Some(slot) = self.tables.interfaces.get(usize::from(id)) else {
-            state.interfaces_unlisted.fetch_add(1, Ordering::Relaxed); // a count
+            state.interfaces_unlisted.fetch_add(1, Ordering::Relaxed); // a count, which orders nothing
             return false;
         };
         slot.write(entry);

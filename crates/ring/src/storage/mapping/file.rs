@@ -226,7 +226,7 @@ fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = match open(path, flags, Mode::empty()) {
         Ok(fd) => fd,
-        Err(Errno::NOENT) => return Ok(()), // removed meanwhile
+        Err(Errno::NOENT) => return Ok(()), // another process removed the file
         Err(Errno::LOOP | Errno::ACCESS | Errno::NXIO) => return Err(foreign()),
         Err(error) => return Err(fail("open", error)),
     };

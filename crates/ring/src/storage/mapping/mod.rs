@@ -144,7 +144,7 @@ impl RegionMemory {
                 })
             }
             Backing::Memfd => Self::shared(bytes, RegionFile::memfd(bytes, true).ok()?).ok(),
-            Backing::File(_) => None, // the file system decides
+            Backing::File(_) => None, // the file system decides the page size
         }
     }
 
