@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use retroscope_recorder::{
     AlertCounts, AlertSummary, FlowCounts, ModuleStatus, Pin, PostCounts, ProcessingHistogram,
-    RecorderStatus, RuleHits, SourceSnapshot, Suppressions, rfc3339,
+    RecorderStatus, RuleHits, SourceSnapshot, Suppressions, ThreadStatus, rfc3339,
 };
 use retroscope_ring::{InterfaceEntry, Mode};
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,8 @@ pub struct StatusBody<'a> {
     alerts: AlertCounts,
     /// Times of inspecting a packet, for each shard.
     processing: Vec<ProcessingBody>,
+    /// The threads that store, analyze and dump packets; files: empty.
+    threads: Vec<ThreadBody<'a>>,
     when_full: WhenFull,
     /// Number of trigger rules.
     rules: usize,
@@ -81,6 +83,24 @@ struct AnalyzersBody {
     missed: u64,
     /// Packets in the ring that the analyzer has not inspected yet.
     unread: u64,
+}
+
+/// A thread. For packets that an analyzer gets, `stored = analyzed + missed + unread`.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ThreadStatus)]
+struct ThreadBody<'a> {
+    /// The thread's name, as `ps -T` shows it. `inserter-N` is a capture thread.
+    name: &'a str,
+    /// Processor time since the start; `null`: unknown.
+    cpu_seconds: Option<f64>,
+    /// Packets that the thread stored in the ring; `null`: not a capture thread.
+    stored: Option<u64>,
+    /// Packets of this analyzer that were inspected; `null`: not an analyzer.
+    analyzed: Option<u64>,
+    /// Packets of this analyzer that the ring overwrote before; `null`: not an analyzer.
+    missed: Option<u64>,
+    /// Packets in the ring that this analyzer has not inspected yet; `null`: not an analyzer.
+    unread: Option<u64>,
 }
 
 /// The ring.
@@ -337,12 +357,26 @@ impl<'a> From<&'a RecorderStatus> for StatusBody<'a> {
             modules: &status.modules,
             alerts: status.alerts,
             processing: status.processing.iter().map(ProcessingBody::from).collect(),
+            threads: status.threads.iter().map(ThreadBody::from).collect(),
             when_full: status.when_full.into(),
             rules: status.rules,
             rule_costs: status.hits_by_rule.iter().map(Into::into).collect(),
             inspection: InspectionBody::of(&status.processing),
             pins: status.pins.iter().map(PinBody::from).collect(),
             next_event: status.next_event,
+        }
+    }
+}
+
+impl<'a> From<&'a ThreadStatus> for ThreadBody<'a> {
+    fn from(thread: &'a ThreadStatus) -> Self {
+        Self {
+            name: &thread.name,
+            cpu_seconds: thread.cpu.map(|cpu| cpu.as_secs_f64()),
+            stored: thread.stored,
+            analyzed: thread.analysis.map(|of| of.analyzed),
+            missed: thread.analysis.map(|of| of.missed),
+            unread: thread.analysis.map(|of| of.unread),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use retroscope_recorder::{
     AgeHistogram, DumpCounts, HitCounts, ModuleStatus, ProcessingHistogram, Reason, RecorderStatus,
-    SourceSnapshot,
+    SourceSnapshot, ThreadStatus,
 };
 
 use super::{Process, exposition::Exposition};
@@ -243,6 +243,55 @@ fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
         let buckets = below(&ProcessingHistogram::BELOW_NS, &histogram.packets);
         let sum = Some(seconds(histogram.sum_ns));
         family.add_histogram(&[("shard", &shard.to_string())], buckets, sum);
+    }
+}
+
+/// Metrics of the threads.
+pub(super) fn threads(exposition: &mut Exposition, threads: &[ThreadStatus]) {
+    let cpu = |thread: &ThreadStatus| thread.cpu.map(|cpu| cpu.as_secs_f64());
+    let mut family = exposition.counter(
+        "retroscope_thread_cpu_seconds",
+        "Processor time of a thread.",
+    );
+    for thread in threads {
+        family.add(&[("thread", &thread.name)], cpu(thread));
+    }
+    let mut family = exposition.counter(
+        "retroscope_thread_stored_packets",
+        "Packets that a capture thread stored in the ring.",
+    );
+    for thread in threads {
+        family.add(&[("thread", &thread.name)], thread.stored);
+    }
+    let mut family = exposition.counter(
+        "retroscope_thread_analyzed_packets",
+        "Packets of an analyzer that were inspected.",
+    );
+    for thread in threads {
+        family.add(
+            &[("thread", &thread.name)],
+            thread.analysis.map(|of| of.analyzed),
+        );
+    }
+    let mut family = exposition.counter(
+        "retroscope_thread_missed_packets",
+        "Packets of an analyzer that the ring overwrote before their inspection.",
+    );
+    for thread in threads {
+        family.add(
+            &[("thread", &thread.name)],
+            thread.analysis.map(|of| of.missed),
+        );
+    }
+    let mut family = exposition.gauge(
+        "retroscope_thread_unread_packets",
+        "Packets in the ring that an analyzer has not inspected yet.",
+    );
+    for thread in threads {
+        family.add(
+            &[("thread", &thread.name)],
+            thread.analysis.map(|of| of.unread),
+        );
     }
 }
 

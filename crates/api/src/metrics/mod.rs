@@ -26,6 +26,7 @@ pub fn render(status: &RecorderStatus, process: &Process, requests: &Requests) -
     let mut exposition = exposition::Exposition::new();
     families::sources(&mut exposition, &status.sources);
     families::ring(&mut exposition, status);
+    families::threads(&mut exposition, &status.threads);
     families::dumps(&mut exposition, status);
     alerts::alerts(&mut exposition, status);
     families::flows(&mut exposition, status);

@@ -8,8 +8,8 @@ use std::{
 };
 
 use retroscope_recorder::{
-    AgeHistogram, AlertCounts, DumpCounts, DumpTotals, FlowCounts, HitCounts, ModuleStatus,
-    ProcessingHistogram, RecorderStatus, RuleHits, SourceSnapshot,
+    AgeHistogram, AlertCounts, AnalysisLedger, DumpCounts, DumpTotals, FlowCounts, HitCounts,
+    ModuleStatus, ProcessingHistogram, RecorderStatus, RuleHits, SourceSnapshot, ThreadStatus,
 };
 use retroscope_ring::{Mode, Ring, RingConfig};
 
@@ -92,6 +92,16 @@ fn status() -> RecorderStatus {
             packets: [8, 0, 2, 0, 0, 0, 0, 0],
             sum_ns: 12_000,
             p9999_ns: Some(5000),
+        }],
+        threads: vec![ThreadStatus {
+            name: "inserter-0".to_owned(),
+            cpu: Some(Duration::from_millis(1500)),
+            stored: Some(6),
+            analysis: Some(AnalysisLedger {
+                analyzed: 4,
+                missed: 1,
+                unread: 1,
+            }),
         }],
         when_full: Mode::Record,
         post: None,

@@ -642,7 +642,8 @@ impl Core {
         // Live, the readers of shards count the packets that they analyze.
         let analyzed = if self.live && self.slots.placement.has_readers() {
             let each = self.slots.all().iter();
-            each.map(|slot| slot.analyzed.load(Ordering::Relaxed)).sum()
+            each.map(|slot| slot.counters.analyzed.load(Ordering::Relaxed))
+                .sum()
         } else {
             self.analyzed
         };

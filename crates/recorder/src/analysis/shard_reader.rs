@@ -305,7 +305,8 @@ impl ShardReader {
             work.looked = analysis.next;
         }
         // Relaxed: a number that others only sum.
-        slot.analyzed
+        slot.counters
+            .analyzed
             .fetch_add(work.looked - first, Ordering::Relaxed);
     }
 
@@ -528,7 +529,9 @@ impl ReaderWork {
         let end = if live { analysis.next } else { batch_end };
         (self.is_time_over, self.looked) = (is_time_over, end);
         // Relaxed: a number that others only sum.
-        slot.analyzed.fetch_add(analyzed, Ordering::Relaxed);
+        slot.counters
+            .analyzed
+            .fetch_add(analyzed, Ordering::Relaxed);
         if self.stored.is_some() {
             let before = |record| {
                 let before = NumberedPackets::from(first, batch.iter());
@@ -640,7 +643,7 @@ impl BatchAnalysis<'_> {
                 (false, false) => MANY,
             };
             let look = || shard.analyze(producer, packets, &mut chunk, self.found);
-            let count = self.slot.times.time(clock, look);
+            let count = self.slot.counters.times.time(clock, look);
             self.analyzed += count as u64;
             self.next = packets.clone().next().map_or(self.end, |(next, _)| next);
             if count == 0 {

@@ -15,7 +15,7 @@ use std::{
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{
-            AtomicBool, AtomicI64, AtomicU64,
+            AtomicBool, AtomicI64,
             Ordering::{Acquire, Relaxed, Release},
         },
     },
@@ -28,7 +28,7 @@ use crate::{
         shard::{RemovedRules, Shard},
         triggers::RuleChange,
     },
-    control::{durations::ProcessingTimes, lock, try_lock},
+    control::{lock, threads::ShardCounters, try_lock},
 };
 
 /// From this number of pending gaps of a reader on, a new gap is merged into the last gap if both
@@ -38,10 +38,8 @@ const GAPS_MAX: usize = 256;
 /// hits.
 const WAITING_MAX: usize = 65_536;
 
-/// The slot of one shard. Aligned to separate cache lines, because the inserter writes `analyzed`
-/// once a burst.
+/// The slot of one shard.
 #[derive(Debug)]
-#[repr(align(128))]
 pub(crate) struct ShardSlot {
     /// The shard; empty while the inserter has the shard.
     shard: Mutex<Option<Box<Shard>>>,
@@ -58,11 +56,7 @@ pub(crate) struct ShardSlot {
     /// Live, with a reader: a lower bound of the times of the packets that the reader has still to
     /// analyze, ns of ring time.
     pub(crate) promised_ns: AtomicI64,
-    /// Processing times, written by the thread that runs the shard.
-    pub(crate) times: Arc<ProcessingTimes>,
-    /// With a reader: number of packets of the shard that were analyzed, or skipped because no hits
-    /// are wanted.
-    pub(crate) analyzed: AtomicU64,
+    pub(crate) counters: Arc<ShardCounters>,
     /// Packets that the reader did not analyze, until the analyzer takes these gaps.
     gaps: Mutex<Vec<UnanalyzedGap>>,
 }
@@ -136,8 +130,7 @@ impl ShardSlots {
             found: Mutex::default(),
             moved: Condvar::new(),
             promised_ns: AtomicI64::new(if is_read { i64::MIN } else { i64::MAX }),
-            times: Arc::default(),
-            analyzed: AtomicU64::default(),
+            counters: Arc::default(),
             gaps: Mutex::default(),
         };
         Self {
@@ -333,6 +326,9 @@ impl ShardSlot {
     /// Records packets that the reader did not analyze. If [`GAPS_MAX`] gaps are pending, a new gap
     /// is merged into the last gap if both have the same cause.
     pub(crate) fn miss(&self, gap: UnanalyzedGap) {
+        if gap.is_lapped {
+            self.counters.missed.fetch_add(gap.packets, Relaxed);
+        }
         let mut gaps = lock(&self.gaps);
         let is_full = gaps.len() >= GAPS_MAX;
         match gaps.last_mut() {

@@ -1,6 +1,6 @@
 //! The state that all threads of a recorder share.
 
-use std::sync::{Arc, Mutex, atomic::AtomicI64};
+use std::sync::{Arc, Mutex, OnceLock, atomic::AtomicI64};
 
 use retroscope_capture::clock::Clock;
 use retroscope_ring::{Ring, Waker};
@@ -12,13 +12,14 @@ use crate::{
     },
     control::{
         alerts::AlertCounters,
-        durations::{ProcessingHistogram, ProcessingTimes, TriggerAges},
+        durations::{ProcessingHistogram, TriggerAges},
         lock,
         outcomes::Outcomes,
         pins::Pins,
         progress::{AnalyzerCounters, DumpCosts, Gate, StopControl},
         pulse::ThreadPulses,
         ring_time::{RingClock, ring_times_at},
+        threads::{DividedAnalysis, ShardCounters},
     },
     dump::log::DumpLog,
     intake::Intake,
@@ -41,8 +42,10 @@ pub(crate) struct RecorderShared {
     pub(crate) packet_clock: AtomicI64,
     pub(crate) counters: AnalyzerCounters,
     pub(crate) costs: DumpCosts,
-    /// Processing times of packets, by shard.
-    pub(crate) times: Mutex<Vec<Arc<ProcessingTimes>>>,
+    /// The counters of each shard.
+    pub(crate) shards: Mutex<Vec<Arc<ShardCounters>>>,
+    /// The readers of shards; empty if the analyzer analyzes all packets.
+    pub(crate) divided: OnceLock<DividedAnalysis>,
     /// The modules of each shard: number, name for messages, and counters.
     pub(crate) modules: Mutex<Vec<(usize, String, Arc<ModuleCounters>)>>,
     /// The counters of the shards that count flows.
@@ -77,7 +80,8 @@ impl RecorderShared {
             packet_clock: AtomicI64::new(i64::MIN),
             counters: AnalyzerCounters::default(),
             costs: DumpCosts::default(),
-            times: Mutex::default(),
+            shards: Mutex::default(),
+            divided: OnceLock::new(),
             modules: Mutex::default(),
             flows: Mutex::default(),
             log: DumpLog::default(),
@@ -136,8 +140,8 @@ impl RecorderShared {
 
     /// Processing times of packets, by shard.
     pub(crate) fn processing(&self) -> Vec<ProcessingHistogram> {
-        let times = lock(&self.times);
-        times.iter().map(|times| times.histogram()).collect()
+        let shards = lock(&self.shards);
+        shards.iter().map(|shard| shard.times.histogram()).collect()
     }
 
     /// The status of each module, in the order of modules.

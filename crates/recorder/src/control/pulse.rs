@@ -6,6 +6,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
+use rustix::thread::gettid;
+
 use crate::control::lock;
 
 /// The turns of one thread, which alone increments the number. When all clones are dropped, the
@@ -23,25 +25,50 @@ impl ThreadPulse {
     }
 }
 
-/// The pulses of all threads, by thread name.
+/// The pulses of all threads.
 #[derive(Debug, Default)]
-pub(crate) struct ThreadPulses(Mutex<Vec<(String, Weak<AtomicU64>)>>);
+pub(crate) struct ThreadPulses(Mutex<Vec<ListedThread>>);
+
+#[derive(Debug)]
+struct ListedThread {
+    name: String,
+    turns: Weak<AtomicU64>,
+    /// The kernel's number of the thread; `None`: the thread does not run yet.
+    id: Option<u32>,
+}
 
 impl ThreadPulses {
     /// Makes the pulse of a thread.
     pub(crate) fn of(&self, thread: impl Into<String>) -> ThreadPulse {
         let turns = Arc::default();
-        lock(&self.0).push((thread.into(), Arc::downgrade(&turns)));
+        lock(&self.0).push(ListedThread {
+            name: thread.into(),
+            turns: Arc::downgrade(&turns),
+            id: None,
+        });
         ThreadPulse(turns)
     }
 
     /// The running threads, and their turns until now.
     pub(crate) fn list(&self) -> Vec<(String, u64)> {
         let all = lock(&self.0);
-        let turns = |(thread, turns): &(String, Weak<AtomicU64>)| {
-            Some((thread.clone(), turns.upgrade()?.load(Relaxed)))
-        };
+        let turns = |it: &ListedThread| Some((it.name.clone(), it.turns.upgrade()?.load(Relaxed)));
         all.iter().filter_map(turns).collect()
+    }
+
+    /// The calling thread is the one that has the pulse of this name.
+    pub(crate) fn enter(&self, thread: &str) {
+        let id = gettid().as_raw_nonzero().get().cast_unsigned();
+        let mut all = lock(&self.0);
+        let own = all.iter_mut().find(|it| it.name == thread);
+        own.into_iter().for_each(|own| own.id = Some(id));
+    }
+
+    /// The threads that have not ended, and the kernel's number of each.
+    pub(crate) fn threads(&self) -> Vec<(String, Option<u32>)> {
+        let all = lock(&self.0);
+        let running = all.iter().filter(|it| it.turns.strong_count() > 0);
+        running.map(|it| (it.name.clone(), it.id)).collect()
     }
 }
 

@@ -191,8 +191,8 @@ pub(crate) fn place_shards(
         shards.push(shard.with_flows(flows).marking(marks.cloned()));
     }
     let slots = ShardSlots::new(shards, who);
-    let times = slots.all().iter().map(|slot| Arc::clone(&slot.times));
-    *lock(&common.times) = times.collect();
+    let counters = slots.all().iter().map(|slot| Arc::clone(&slot.counters));
+    *lock(&common.shards) = counters.collect();
     (Arc::new(slots), derivation)
 }
 

@@ -60,6 +60,7 @@ use crate::{
         packet_id::Recording,
         progress::DumperProgress,
         pulse::ThreadPulse,
+        threads::DividedAnalysis,
         unprivileged::without_capabilities,
     },
     dump::{
@@ -653,6 +654,10 @@ pub(crate) fn shard_readers(
     if !slots.placement.has_readers() {
         return Ok(Vec::new());
     }
+    let _ = common.divided.set(DividedAnalysis {
+        placement: slots.placement,
+        stored: stored.cloned(),
+    });
     let shards = slots.all().len();
     let kind = match common.is_live() {
         true => GroupKind::Lapped,

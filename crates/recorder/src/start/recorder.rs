@@ -26,6 +26,7 @@ use crate::{
         hits::HitCounts,
         outcomes::RuleHits,
         pins::Pin,
+        threads::ThreadStatus,
     },
     dump::{
         log::{DumpCounts, DumpTotals},
@@ -151,6 +152,8 @@ pub struct RecorderStatus {
     pub processing: Vec<ProcessingHistogram>,
     /// The behavior if dumps and pins need all buckets of the ring.
     pub when_full: Mode,
+    /// Live: the running threads.
+    pub threads: Vec<ThreadStatus>,
     /// Results of the commands of dumps; `None`: there are no commands.
     pub post: Option<PostCounts>,
     /// Number of trigger rules, including scripts.
@@ -257,6 +260,7 @@ impl RecorderStatus {
             flows: common.flow_counts(),
             modules: common.module_statuses(),
             processing: common.processing(),
+            threads: common.threads(&reading),
             when_full: common.ring.mode(),
             post: handle.post.as_ref().map(PostCounter::counts),
             rules: handle.rules.len(),

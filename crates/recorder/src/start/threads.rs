@@ -56,6 +56,7 @@ pub(super) fn spawn_dumper(
         let _keeper = keeper;
         let OpenGate(common) = &OpenGate(Arc::clone(&parts.common));
         let mut dumper = Dumper::new(parts, rules);
+        common.pulses.enter("dumper");
         while !common.control.aborting() && dumper.wait() {
             dumper.step();
         }
@@ -123,10 +124,11 @@ impl DataPath {
         for (number, mut reader) in self.shard_readers.into_iter().enumerate() {
             let gone = ThreadExitGuard::new(&[&not_ended], &wakers);
             let (common, left) = (Arc::clone(&common), Arc::clone(&left));
-            let thread = Builder::new().name(format!("shard-{number}"));
-            analyzers.push(thread.spawn(move || {
+            let name = format!("shard-{number}");
+            analyzers.push(Builder::new().name(name.clone()).spawn(move || {
                 let _gone = gone;
                 let OpenGate(common) = &OpenGate(common);
+                common.pulses.enter(&name);
                 read(&mut reader, common.is_live(), &left);
                 reader.end();
             })?);
@@ -161,6 +163,7 @@ fn spawn_analyzer(
     let (common, left) = (Arc::clone(common), Arc::clone(left));
     Builder::new().name("analyzer".to_owned()).spawn(move || {
         let OpenGate(common) = &OpenGate(common);
+        common.pulses.enter("analyzer");
         read(&mut analyzer, common.is_live(), &left);
         analyzer.end(if common.control.stopping() {
             Clip::Stop

@@ -75,7 +75,7 @@ fn each_packet_is_analyzed_once_or_missed() {
         assert_eq!(hits, reading.analyzed, "{case}");
         let by_shard = rig.slots.all().iter();
         let by_shard: Vec<_> = by_shard
-            .map(|slot| slot.analyzed.load(Ordering::Relaxed))
+            .map(|slot| slot.counters.analyzed.load(Ordering::Relaxed))
             .collect();
         if let Analyzers::Threads(threads) = analyzers
             && threads.get() > 1

@@ -56,7 +56,7 @@ fn tagged_frames_are_looked_at_in_their_inserter_as_by_threads() {
             burst.iter().for_each(|frame| rig.arrive(0, frame.clone()));
             rig.insert();
             let stored = rig.common.ring.statistics().stored_packets;
-            let analyzed = rig.slots.of(0).analyzed.load(Ordering::Relaxed);
+            let analyzed = rig.slots.of(0).counters.analyzed.load(Ordering::Relaxed);
             assert_eq!(analyzed, if analyzers == threads { 0 } else { stored });
             rig.pass(100 * MS);
             rig.step();

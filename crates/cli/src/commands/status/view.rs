@@ -56,6 +56,7 @@ pub(super) fn view(
         Err(why) => told.line(LineStyle::Plain, format!("rules     {why}")),
     }
     told.pins();
+    told.threads();
     if trouble.is_none() && height == usize::MAX {
         // Plain text has no keys, so omit the hint about `q`.
         told.lines[0] = ScreenLine::new(title, LineStyle::Heading, width);
@@ -185,6 +186,44 @@ impl StatusView<'_> {
                 "analyzers {unread} packets pending; {missed} not inspected for triggers{look}"
             ),
         );
+    }
+
+    /// Each thread, with its processor time and packets a second since the previous status.
+    fn threads(&mut self) {
+        let threads = |status: &Value| status["threads"].as_array().cloned().unwrap_or_default();
+        let earlier = self
+            .before
+            .map(|(status, seconds)| (threads(status), seconds));
+        let mut head = "threads";
+        for thread in threads(self.now) {
+            let name = thread["name"].as_str().unwrap_or_default();
+            let before = earlier.as_ref().and_then(|(threads, seconds)| {
+                Some((threads.iter().find(|it| it["name"] == name)?, *seconds))
+            });
+            let count = |field: &str| thread[field].as_u64();
+            let rate = |field: &str| {
+                let (before, seconds) = before?;
+                Some((thread[field].as_f64()? - before[field].as_f64()?) / seconds)
+            };
+            let mut facts = Vec::new();
+            if let Some(cores) = rate("cpu_seconds") {
+                facts.push(format!("{:.1} % of a core", cores * 100.0));
+            } else if let Some(seconds) = thread["cpu_seconds"].as_f64() {
+                facts.push(format!("{seconds:.1} s of processor time"));
+            }
+            for (field, verb) in [("stored", "stores"), ("analyzed", "analyzes")] {
+                facts.extend(rate(field).map(|pps| format!("{verb} {pps:.0} pps")));
+            }
+            facts.extend(count("unread").map(|unread| format!("{unread} pending")));
+            let missed = count("missed").filter(|missed| *missed > 0);
+            facts.extend(missed.map(|missed| format!("{missed} missed")));
+            let look = match missed {
+                Some(_) => LineStyle::Alarm,
+                None => LineStyle::Plain,
+            };
+            self.line(look, format!("{head:<10}{name:<12}{}", facts.join(", ")));
+            head = "";
+        }
     }
 
     fn dumps(&mut self) {

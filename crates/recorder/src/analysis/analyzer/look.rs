@@ -225,7 +225,7 @@ impl Core {
             }
             let next = walk.next;
             let look = || shard.analyze(batch.producer, &mut packets, &mut chunk, &mut walk);
-            let count = slot.times.time(&common.clock, look);
+            let count = slot.counters.times.time(&common.clock, look);
             walk.go_to(next + count as u64);
             if live && walk.core.pacer.passed(count) {
                 if walk.core.is_time_over() {

@@ -281,17 +281,17 @@ fn each_record_is_looked_at_once() {
                     rig.wakes(now_ns);
                 }
                 2 => {
-                    let analyzed = rig.slots.of(0).analyzed.load(Relaxed);
+                    let analyzed = rig.slots.of(0).counters.analyzed.load(Relaxed);
                     let most_ns = [0, 4 * STRIDE_NS, i64::MAX][random.usize(..3)];
                     rig.readers.step_for(&ThreadPulse::default(), most_ns);
-                    by_analyzer += rig.slots.of(0).analyzed.load(Relaxed) - analyzed;
+                    by_analyzer += rig.slots.of(0).counters.analyzed.load(Relaxed) - analyzed;
                 }
                 3 | 4 => {
                     rig.publish(true, now_ns);
-                    let analyzed = rig.slots.of(0).analyzed.load(Relaxed);
+                    let analyzed = rig.slots.of(0).counters.analyzed.load(Relaxed);
                     let is_enough = random.bool();
                     rig.work_off(true, || Some(is_enough));
-                    from_ring += rig.slots.of(0).analyzed.load(Relaxed) - analyzed;
+                    from_ring += rig.slots.of(0).counters.analyzed.load(Relaxed) - analyzed;
                 }
                 _ => rig.burst(|index| if index % 25 == 0 { 7 } else { 8 }),
             }
@@ -403,9 +403,9 @@ fn a_source_that_is_never_dry_is_analyzed_a_little() {
         rig.burst(|_| 8);
         rig.clock.mono_ns.store(now_ns, Relaxed);
         rig.publish(false, now_ns);
-        let before = rig.slots.of(0).analyzed.load(Relaxed);
+        let before = rig.slots.of(0).counters.analyzed.load(Relaxed);
         rig.work_off(false, || Some(true));
-        if rig.slots.of(0).analyzed.load(Relaxed) > before {
+        if rig.slots.of(0).counters.analyzed.load(Relaxed) > before {
             analyzed.push(burst);
         }
     }
@@ -434,7 +434,7 @@ fn the_ring_overwrites_the_backlog_and_counts_it() {
     while rig.has_backlog() {
         rig.work_off(true, || Some(false));
     }
-    let analyzed = rig.slots.of(0).analyzed.load(Relaxed);
+    let analyzed = rig.slots.of(0).counters.analyzed.load(Relaxed);
     let missed = rig.slots.of(0).take_gaps();
     assert!(missed.iter().all(|gap| gap.is_lapped));
     let missed: u64 = missed.iter().map(|gap| gap.packets).sum();

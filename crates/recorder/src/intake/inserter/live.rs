@@ -94,6 +94,8 @@ impl LiveInserter {
     /// Runs until the queue ends. Returns the error that ended it, if any. `notify` gets messages
     /// for the user as they arise.
     pub(crate) fn run(mut self, notify: &mut dyn FnMut(String)) -> Option<SourceError> {
+        let pulses = &self.intake.parts.common.pulses;
+        pulses.enter(&format!("inserter-{}", self.producer.id()));
         if let Err(error) = pin(self.intake.queue.cpus()) {
             let cpus = self.intake.queue.cpus();
             notify(format!(

@@ -1,0 +1,165 @@
+//! What each thread of a live recording has done: its processor time, and the packets that it
+//! stored or that were analyzed in its shard.
+
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use crate::{
+    analysis::shard_slots::AnalysisPlacement,
+    control::{
+        common::RecorderShared, durations::ProcessingTimes, lock, progress::AnalyzerReading,
+    },
+    intake::inserter::shards::StoredShards,
+};
+
+/// A running thread of the data path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThreadStatus {
+    /// The thread's name, as `ps -T` shows it.
+    pub name: String,
+    /// Processor time; `None`: the kernel does not tell it.
+    pub cpu: Option<Duration>,
+    /// Packets that the thread stored in the ring; `None`: the thread does not capture.
+    pub stored: Option<u64>,
+    /// The packets that the thread analyzes; `None`: the thread has no packets of its own to
+    /// analyze.
+    pub analysis: Option<AnalysisLedger>,
+}
+
+/// What happened to the packets of one analyzer: `stored = analyzed + missed + unread`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnalysisLedger {
+    /// Packets that were analyzed.
+    pub analyzed: u64,
+    /// Packets that were overwritten before they were analyzed.
+    pub missed: u64,
+    /// Packets in the ring that are not analyzed yet.
+    pub unread: u64,
+}
+
+/// The counters of a shard. Aligned to separate cache lines, because the thread that runs the shard
+/// writes `analyzed` once a burst.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct ShardCounters {
+    /// Processing times, written by the thread that runs the shard.
+    pub(crate) times: ProcessingTimes,
+    /// With a reader: number of packets of the shard that were analyzed, or skipped because no hits
+    /// are wanted.
+    pub(crate) analyzed: AtomicU64,
+    /// With a reader: number of packets of the shard that were overwritten before the reader read
+    /// them, as far as known.
+    pub(crate) missed: AtomicU64,
+}
+
+/// The readers of shards, and how packets are divided among them.
+#[derive(Debug)]
+pub(crate) struct DividedAnalysis {
+    pub(crate) placement: AnalysisPlacement,
+    /// The stored packets by shard, if readers divide the packets of each producer.
+    pub(crate) stored: Option<Arc<StoredShards>>,
+}
+
+impl RecorderShared {
+    /// The running threads of the data path. From files the list is empty. `reading`: the ledger of
+    /// all analyzers.
+    pub(crate) fn threads(&self, reading: &AnalyzerReading) -> Vec<ThreadStatus> {
+        if !self.is_live() {
+            return Vec::new();
+        }
+        let threads = self.pulses.threads().into_iter();
+        threads
+            .map(|(name, id)| ThreadStatus {
+                cpu: id.and_then(cpu_time),
+                stored: number(&name, "inserter-").map(|producer| self.ring.published(producer)),
+                analysis: self.analysis_of(&name, reading),
+                name,
+            })
+            .collect()
+    }
+
+    fn analysis_of(&self, thread: &str, reading: &AnalyzerReading) -> Option<AnalysisLedger> {
+        let Some(divided) = self.divided.get() else {
+            let (analyzed, missed) = (reading.analyzed, reading.lapped);
+            let stored = self.ring.statistics().stored_packets;
+            return (thread == "analyzer").then(|| AnalysisLedger::new(analyzed, missed, stored));
+        };
+        let prefix = match divided.placement {
+            AnalysisPlacement::Inserters => "inserter-",
+            _ => "shard-",
+        };
+        let shard = number(thread, prefix)?;
+        let shards = lock(&self.shards);
+        let counters = shards.get(shard)?;
+        // Read before the stored packets, which are never fewer.
+        let (analyzed, missed) = (
+            counters.analyzed.load(Relaxed),
+            counters.missed.load(Relaxed),
+        );
+        let shards = shards.len();
+        let producers = 0..self.ring.producers();
+        let stored = match (&divided.stored, divided.placement) {
+            (Some(stored), _) => {
+                let is_mine = |number: u8| usize::from(number) % shards == shard;
+                producers
+                    .map(|producer| stored.get(producer, is_mine).1)
+                    .sum()
+            }
+            (None, AnalysisPlacement::ShardReaders) => self.ring.statistics().stored_packets,
+            (None, _) => {
+                let own = producers.filter(|producer| producer % shards == shard);
+                own.map(|producer| self.ring.published(producer)).sum()
+            }
+        };
+        Some(AnalysisLedger::new(analyzed, missed, stored))
+    }
+}
+
+impl AnalysisLedger {
+    /// An inserter may analyze packets just before it publishes them.
+    fn new(analyzed: u64, missed: u64, stored: u64) -> Self {
+        Self {
+            analyzed,
+            missed,
+            unread: stored.saturating_sub(analyzed + missed),
+        }
+    }
+}
+
+/// The number after the prefix of a thread's name.
+fn number(thread: &str, prefix: &str) -> Option<usize> {
+    thread.strip_prefix(prefix)?.parse().ok()
+}
+
+/// Processor time of a thread of this process (proc_pid_schedstat(5)).
+fn cpu_time(thread: u32) -> Option<Duration> {
+    let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    Some(Duration::from_nanos(text.split(' ').next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{hint, time::Instant};
+
+    use rustix::thread::gettid;
+
+    use super::*;
+
+    #[test]
+    fn the_processor_time_of_a_thread_grows_with_its_work() {
+        let own = gettid().as_raw_nonzero().get().cast_unsigned();
+        let before = cpu_time(own).unwrap();
+        let start = Instant::now();
+        while cpu_time(own).unwrap() < before + Duration::from_millis(10) {
+            hint::spin_loop();
+            assert!(start.elapsed() < Duration::from_secs(30), "{before:?}");
+        }
+        assert_eq!(cpu_time(u32::MAX), None);
+    }
+}
