@@ -1,9 +1,10 @@
 //! One file of a dump, from the header to the end, and the SHA-256 digest of its bytes.
 //!
 //! If the processor has instructions for SHA-256, the recorder computes the digest while it writes
-//! the file. The header holds the verdict, which is known only at the end. So the digest is
-//! computed over a header with the expected verdict: `complete`, and the losses that no counter
-//! reports. A file with another verdict is read again.
+//! the file, unless the user switches digests off. The header of a pcapng file holds the verdict,
+//! which is known only at the end. So the digest is computed over a header with the expected
+//! verdict: `complete`, and the losses that no counter reports. The recorder reads a file with
+//! another verdict again.
 //!
 //! Other processors take 4 to 7 s for a GB (with instructions 0.7 s), and the disk would wait.
 //! There the recorder computes digests only if the user asks for digests. It then reads the files

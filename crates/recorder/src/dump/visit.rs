@@ -1,4 +1,7 @@
 //! A bucket that a pass must read, and which dumps need which of its records.
+//!
+//! A new dump *catches up*: it reads the records of its window that are in the ring. After that it
+//! *follows*: it reads new records together with the other dumps that follow (`dumps.rs`).
 
 use std::ops::Range;
 
@@ -10,12 +13,12 @@ use super::active::ActiveDump;
 #[derive(Debug)]
 pub(super) struct BucketVisit {
     pub(super) info: BucketInfo,
-    /// The records that following dumps need, each dump as far as its window goes. Records are
-    /// counted from the start of the bucket.
+    /// The records that the dumps that follow have not read. Each dump needs only those before the
+    /// end of its window. Records are counted from the start of the bucket.
     pub(super) following: Range<u32>,
     /// The records that catching-up dumps need, in the order of the dumps' numbers.
     pub(super) wanted: Vec<WantedRecords>,
-    /// The records of both kinds of dumps that go to dump scripts.
+    /// The records that dumps with a dump script need, whether they follow or catch up.
     pub(super) scripted: Vec<WantedRecords>,
     /// The filters of all these dumps need packets between these ring times, ns.
     pub(super) window: (i64, i64),

@@ -34,7 +34,8 @@ pub const LOST_NO_BUCKET: &str = "no-free-bucket";
 /// Packets of interfaces beyond the number that a recording can identify.
 pub const LOST_INTERFACE_LIMIT: &str = "interface-limit";
 
-/// Packets with stamps from the other side of a clock step, which are therefore in a wrong place.
+/// Packets whose stamps are, or may be, from the other side of a clock step. Such packets are, or
+/// may be, stored at a wrong ring time.
 pub(crate) const CLOCK_STEP: &str = "clock-step";
 
 /// The cause of packets that may have been lost, with only an upper bound. These packets are not
@@ -231,8 +232,9 @@ impl QueueCounters {
         *lock(&self.undecided) = run;
     }
 
-    /// Number of packets that may be misplaced by a clock step and touch the window. Later packets
-    /// decide whether there was a step. `None`: there are no such packets.
+    /// Number of packets that may be misplaced by a clock step, if their time range touches the
+    /// window; some of them may be outside of the window. Later packets decide whether there was a
+    /// step. `None`: no such range touches the window.
     pub(crate) fn undecided(&self, from_ns: i64, to_ns: i64) -> Option<u64> {
         let run = (*lock(&self.undecided))?;
         let mut spans_ns = run.spans_ns().into_iter();
@@ -354,8 +356,7 @@ pub struct SourceSnapshot {
     pub shed: BTreeMap<&'static str, Option<u64>>,
     /// Shed packets that the engine dropped before copying; `None`: unknown.
     pub shed_by_engine: Option<u64>,
-    /// Stored packets that were truncated by the snap length (or the ring's limit of 256 KiB). No
-    /// loss of packets.
+    /// Stored packets that were truncated by the snap length. No loss of packets.
     pub cut: u64,
     /// Stored packets with at least one VLAN tag.
     pub tagged: u64,
@@ -421,10 +422,10 @@ const WIRE_OVERHEAD: u64 = 24;
 const FRAME_MIN: u64 = 60;
 
 impl SourceSnapshot {
-    /// Link speeds, Gbit/s, for which users see [`Self::longest_ns`] (R-Scope paper, table 1).
+    /// Link speeds, Gbit/s, for which users see [`Self::longest_ns`].
     pub const LINK_GBITS: [u64; 5] = [1, 2, 10, 40, 100];
 
-    /// Average captured bytes of a packet; the minimum if no packet arrived.
+    /// Average captured bytes of a stored packet; [`FRAME_MIN`] if no packet was stored.
     fn mean_bytes(&self) -> u64 {
         let mean = self.stored_bytes.checked_div(self.stored);
         mean.unwrap_or(FRAME_MIN)
@@ -502,8 +503,9 @@ pub(crate) struct LossEvent {
     pub(crate) packets: u64,
     /// Some packets may be outside of the requested window.
     pub(crate) is_part: bool,
-    /// From files: the number of stored records when the loss was found. The loss does not concern
-    /// windows that end before this record. Live, and after [`LossLog::forget_records`]: 0.
+    /// From files: the number of records that were stored when the loss was found. The loss does
+    /// not concern a window with fewer records before its end. Live, and after
+    /// [`LossLog::forget_records`]: 0.
     pub(crate) record: u64,
 }
 
@@ -584,8 +586,8 @@ impl LossLog {
                 return;
             }
         }
-        // From files, older events are merged only between dumps. Otherwise a verdict would depend
-        // on the timing of its thread.
+        // Events with a record number are merged only by `forget_records`, while no verdict is due.
+        // Otherwise a verdict would depend on the timing of its thread.
         if events.len() >= LOSS_EVENTS && record == 0 {
             merge_oldest(&mut events);
         }
@@ -635,16 +637,16 @@ impl LossLog {
     }
 }
 
-/// Successive readings are merged into one event up to this length, ns. Windows are seconds long,
-/// so 100 ms is fine enough.
+/// Two events are merged at once only if the merged time range is shorter than this, ns. Windows
+/// are seconds long, so 100 ms is fine enough.
 const MERGE_NS: i64 = 100_000_000;
 
-/// The last event of a source and cause is searched among this many latest events.
+/// A new event can be merged at once only with one of this many latest events.
 const LATEST: usize = 8;
 
-/// Merges all but the latest [`LOSS_EVENTS`] / 2 events pairwise by source and cause, until
+/// Merges all but the latest [`LOSS_EVENTS`] / 2 events pairwise by source and cause, until at most
 /// [`LOSS_EVENTS`] / 4 of these older events are left or nothing can be merged. Time ranges become
-/// longer, but no loss is forgotten. Kinds with few events stay as they are.
+/// longer, but no loss is forgotten. A source and cause with few events keeps these events.
 fn merge_oldest(events: &mut Vec<LossEvent>) {
     let recent = events.split_off(events.len().saturating_sub(LOSS_EVENTS / 2));
     let mut before = usize::MAX;

@@ -5,17 +5,17 @@
 //! are in the first-level cache, and for frames of 1514 bytes reading them back from the ring takes
 //! longer than trying a filter. Otherwise the shard reads the ring, which is the long queue. The
 //! unanalyzed packets of the ring are the *backlog*. While there is a backlog, the inserter neither
-//! sleeps nor waits in poll(2). It asks the source for more packets after each packet that it
-//! analyzes, or after 50 µs, whichever is later.
+//! sleeps nor waits in poll(2). While it analyzes, it asks the source for more packets about every
+//! 50 µs, but not before the current packet is analyzed.
 //!
 //! The ring may overwrite packets of the backlog, as for any reader; these packets are counted as
 //! missed. The inserter loses packets at the source only if storing alone is too slow. A source
-//! that is never dry would get no analysis at all, so after [`NEVER_DRY_NS`] the inserter analyzes
-//! for [`TURN_NS`] each time when it has stored half of its share of the ring.
+//! that is never dry would get no analysis at all. So after [`NEVER_DRY_NS`] the inserter analyzes
+//! for up to [`TURN_NS`] each time when it has stored half of its share of the ring.
 //!
 //! If the backlog lasts ([placement](super::placement)) and a CPU is free, the reader and its shard
-//! go to the analyzer's thread, which reads on from the same record. The inserter takes them back
-//! after the analyzer has read everything.
+//! go to the analyzer's thread, which reads on from the same record. The inserter takes the reader
+//! and the shard back when it is no longer overloaded and the analyzer has read everything.
 
 use std::{
     ops::Deref,
@@ -36,21 +36,21 @@ use crate::{
 
 /// Bytes of a record in the ring in addition to the packet.
 pub(crate) const DESCRIPTOR_BYTES: u64 = 16;
-/// All inserters together leave at most one part in 8 of the ring unread before they wake the
-/// analyzer.
+/// An inserter wakes the analyzer at the latest when it has stored one part in 8 of its share of
+/// the ring since the last wake-up.
 const RING_SHARE: u64 = 8;
-/// A source that was not dry for this time gets analysis in spite of that, ns.
+/// If a source was not dry for this time, ns, its packets are analyzed although more packets wait.
 const NEVER_DRY_NS: i64 = 100_000_000;
-/// Longest analysis of the backlog between two steps of the inserter, ns. A step publishes records
-/// and moves the watermark.
+/// In each step the inserter analyzes the backlog for about this time at most, ns. A step also
+/// publishes records and moves the watermark.
 const TURN_NS: i64 = 1_000_000;
 
 /// The readers of shards that inserters may run, by producer. An empty place: the inserter has the
-/// reader. Otherwise the analyzer runs it.
+/// reader. Otherwise the analyzer runs the reader.
 #[derive(Debug)]
 pub(crate) struct SharedReaders {
     places: Vec<Mutex<Option<Box<ShardReader>>>>,
-    /// How far the shards have analyzed.
+    /// How far the readers have read the ring.
     positions: Positions,
 }
 
@@ -105,7 +105,8 @@ impl SharedReaders {
 struct SourcePoll(Option<i64>);
 
 impl SourcePoll {
-    /// Whether [`STRIDE_NS`] have passed since the source was asked, or since the first call.
+    /// Whether [`STRIDE_NS`] have passed since the source was last asked. If the source was not
+    /// asked yet, the first call counts as asking.
     fn is_due(&mut self, now_ns: i64) -> bool {
         let asked_ns = *self.0.get_or_insert(now_ns);
         let is_due = now_ns.saturating_sub(asked_ns) >= STRIDE_NS;
@@ -164,8 +165,8 @@ pub(crate) struct Inline {
     placement: ShardPlacement,
     /// Whether the analyzer has something to do since it was last woken.
     is_due: bool,
-    /// Bytes stored since the analyzer was last woken. At `unread_max` bytes the inserter wakes it
-    /// in any case.
+    /// Bytes of plain frames stored since the analyzer was last woken. At `unread_max` bytes the
+    /// inserter wakes the analyzer in any case.
     unread: u64,
     unread_max: u64,
     /// The producer's last watermark, ns; the smallest time before the first.
@@ -174,8 +175,8 @@ pub(crate) struct Inline {
     analyzed_ns: i64,
     /// When the source was last dry, ns of the monotonic clock.
     dry_ns: i64,
-    /// Bytes stored since the source was last dry, or since the last analysis for a source that is
-    /// never dry.
+    /// Bytes of plain frames stored since the source was last dry, or since the last analysis for a
+    /// source that is never dry.
     unturned: u64,
     /// The pulse of the inserter's thread.
     pulse: ThreadPulse,
@@ -276,7 +277,7 @@ impl Inline {
         self.is_due = true;
         if let Some(mut reader) = self.reader.take() {
             if reader.promises_watermarks() {
-                // Before the analyzer reads on: until then no later time is sure.
+                // Until the analyzer reads on, only packets before this time are surely analyzed.
                 self.parts.slots.of(self.producer).promise(self.analyzed_ns);
             }
             reader.put_back();
@@ -331,9 +332,10 @@ impl Inline {
         std::mem::take(&mut self.is_due)
     }
 
-    /// Analyzes the backlog of the `stored` records, which are published, for at most [`TURN_NS`]. A
-    /// dry source ends the analysis when it has packets again (`has_more`). For another source this
-    /// does nothing, unless the source has not been dry for [`NEVER_DRY_NS`].
+    /// Analyzes the backlog of the `stored` records, which are published, for about [`TURN_NS`] at
+    /// most. For a dry source the analysis ends earlier when the source may have packets again
+    /// (`has_more`). For another source this does nothing, unless the source has not been dry for
+    /// [`NEVER_DRY_NS`] and half of the inserter's share of the ring was stored.
     pub(crate) fn work_off(
         &mut self,
         stored: u64,

@@ -214,8 +214,9 @@ fn what_is_found_behind_the_end_of_a_window_is_not_told() {
     assert_eq!((count(n), count(n + 1)), (n, n + 1));
 }
 
-/// `is_full` is true from 2 × `LOSS_EVENTS` events on. One call of `forget_records` then makes even
-/// a log of 128 × `LOSS_EVENTS` events short again, within 5 s, and loses no packet.
+/// `is_full` is true from 2 × `LOSS_EVENTS` events on. After one call of `forget_records`, which
+/// takes less than 5 s, it is false even for a log that had 128 × `LOSS_EVENTS` events. The call
+/// loses no packet.
 #[test]
 fn a_log_of_files_settles_in_one_pass() {
     let log = LossLog::default();

@@ -76,7 +76,7 @@ struct Rig {
     reader: Reader,
     readers: Arc<SharedReaders>,
     slots: Arc<ShardSlots>,
-    /// Whether the source has more packets behind the burst in hand.
+    /// Whether the source has more packets after the burst in hand.
     is_followed: bool,
 }
 
@@ -90,7 +90,8 @@ impl Rig {
         let sources = ["a", "b"].map(|name| (name.to_owned(), 1));
         let intake = Intake::new(sources.into_iter(), Arc::default(), false);
         let clock = Arc::new(FakeClock::default());
-        // A chunk of packets takes longer than the time between two questions to the source.
+        // Each reading of the clock takes `STRIDE_NS`, so the inserter asks the source again after
+        // each chunk of packets.
         clock.reading_ns.store(STRIDE_NS, Relaxed);
         let common = RecorderShared::new(ring, Arc::clone(&clock) as _, intake);
         let info = InterfaceInfo {
@@ -183,7 +184,7 @@ impl Rig {
         self.inline.after_wait(now_ns, 0);
     }
 
-    /// The records that were found and queued, since the last call.
+    /// The records of the hits that were queued since the last call.
     fn found(&self) -> Vec<u64> {
         let (hits, _) = self.slots.of(0).take_hits().drain();
         hits.iter().map(|(order, _)| order.record).collect()
@@ -223,8 +224,8 @@ fn hits_are_found_in_the_burst_with_the_numbers_of_their_records() {
     );
 }
 
-/// While the source has more packets, the inserter stores and analyzes nothing. Then it analyzes
-/// the ring, until the source has packets again.
+/// While the source has more packets, the inserter only stores packets. Then it analyzes the
+/// packets of the ring, until the source has packets again.
 #[test]
 fn a_source_that_has_more_packets_is_emptied_first() {
     let mut rig = Rig::new();
@@ -351,8 +352,9 @@ fn a_backlog_that_lasts_goes_to_the_analyzer() {
     assert!(!rig.is_inline());
 }
 
-/// An engine that cannot tell whether packets wait leaves all analysis to the ring. An inserter that
-/// analyzes everything in each step has no lasting backlog, and keeps the shard.
+/// If the engine cannot tell whether packets wait, the inserter analyzes no burst in hand, only
+/// packets of the ring. If it analyzes all of these in each step, it has no lasting backlog, and
+/// keeps the shard.
 #[test]
 fn an_engine_that_cannot_tell_is_no_overload() {
     let mut rig = Rig::new();
@@ -387,7 +389,8 @@ fn much_that_is_stored_without_running_dry_is_left_to_the_analyzer() {
     assert!(!rig.is_inline());
 }
 
-/// A source that never runs dry gets some analysis in each half of the ring, after 100 ms.
+/// The packets of a source that never runs dry are analyzed for a moment each time when half of the
+/// inserter's share of the ring was stored, after 100 ms without a dry source.
 #[test]
 fn a_source_that_is_never_dry_is_analyzed_a_little() {
     let mut rig = Rig::new();
@@ -395,7 +398,7 @@ fn a_source_that_is_never_dry_is_analyzed_a_little() {
     rig.wakes(0);
     rig.is_followed = true;
     let mut analyzed = Vec::new();
-    // 2 inserters: a half of the ring is 4 MiB here.
+    // Half of the share of one of 2 inserters: 4 MiB of 16 MiB.
     let burst_bytes = 100 * (udp(1, 8, 0).len() as u64 + DESCRIPTOR_BYTES);
     let bursts = (4_u64 << 20).div_ceil(burst_bytes);
     for burst in 1..=4 * bursts {

@@ -100,7 +100,7 @@ pub(super) struct PutBack {
 }
 
 impl PutBack {
-    /// Bytes that are copied at once, so that the copies are analyzed from the cache. A longer
+    /// Most bytes that are copied at once, so that the copies are analyzed from the cache. A longer
     /// frame is copied alone.
     pub(super) const BYTES: usize = 96 << 10;
 

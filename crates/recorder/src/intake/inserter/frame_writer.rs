@@ -48,8 +48,8 @@ pub(super) struct FrameWriter {
     pub(super) put_back: PutBack,
 }
 
-/// The interface of all `frames`, if the frames are plain apart from tags, and whether some frames
-/// have tags. `snaplen` 0 truncates nothing.
+/// The interface of all `frames`, if the frames are plain apart from tags to restore, and whether
+/// some frames have tags to restore. `snaplen` 0 truncates nothing.
 pub(super) fn together(
     frames: &[FrameMeta],
     interfaces: &[KnownInterface],
@@ -74,8 +74,8 @@ pub(super) fn together(
 }
 
 impl FrameWriter {
-    /// Stores the frames of `burst` that are to be kept; the frames are plain apart from tags.
-    /// Returns as [`Self::store_filtered`].
+    /// Stores the frames of `burst` that are to be kept; the frames are plain apart from tags to
+    /// restore. Returns as [`Self::store_filtered`].
     pub(super) fn store_tagged(
         &mut self,
         burst: &InHand<'_>,
@@ -201,7 +201,7 @@ impl FrameWriter {
             if result.is_err()
                 && let Some((frame, behind)) = rest.split_first()
             {
-                // The refused frame was counted by the pass, but not stored.
+                // `record` counted the refused frame, but the ring did not store it.
                 bytes -= u64::from(frame.captured_len);
                 tagged -= u64::from(is_tagged(data(frame)));
                 refused(data(frame));
@@ -215,7 +215,7 @@ impl FrameWriter {
     }
 
     /// Stores the plain frames of `burst` that match the capture filter. Returns the number of
-    /// processed frames, which is less than all if `-c` is reached.
+    /// processed frames, which is less than all only if `-c` is reached.
     fn store_filtered(
         &mut self,
         burst: &InHand<'_>,

@@ -9,8 +9,8 @@ use retroscope_capture::FrameMeta;
 
 use crate::control::ring_time::Moment;
 
-/// How long after a step frames that were stamped before the step may still arrive, ns. The CPU
-/// that stamped such a frame may have been delayed.
+/// For this time after a step, ns, frames may still arrive that were stamped before the step. The
+/// CPU that stamped such a frame may have been delayed.
 const STEP_SETTLE_NS: i64 = 2_000_000_000;
 /// Largest age of an engine's statement about the present, ns. An offset that implies a larger age
 /// is wrong.
@@ -18,8 +18,8 @@ const FRESH_NS: i64 = 1_000_000_000;
 /// A stamp or a statement may be later than `now` by at most this time, ns: two readings of a clock
 /// are at different moments.
 const AHEAD_NS: i64 = 1_000_000;
-/// Largest age of a frame of a source that never runs dry, ns: engines' buffers hold less of a busy
-/// link.
+/// Largest age of a frame of a source that never runs dry, ns: an engine's buffer holds the packets
+/// of a busy link for a shorter time.
 const FRAME_AGE_NS_MAX: i64 = 10_000_000_000;
 /// If the ring did not follow a step, the step is tried again after this time, ns.
 const STEP_RETRY_NS: i64 = 100_000_000;
@@ -34,7 +34,8 @@ pub(super) struct HostStamps {
     before: Option<(i64, i64)>,
     /// If the ring did not follow the last step: when to try again, ns of the monotonic clock.
     retry_mono_ns: Option<i64>,
-    /// When the source was last dry, ns of the monotonic clock. All frames have arrived since.
+    /// When the source was last dry, ns of the monotonic clock. All frames that are fetched now
+    /// arrived after that.
     pub(super) dry_mono_ns: i64,
 }
 

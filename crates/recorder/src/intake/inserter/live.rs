@@ -12,15 +12,15 @@ use crate::{
     intake::{inline::Inline, shedding::Shedding},
 };
 
-/// How long an inserter waits for its source while no dump needs its watermark: on a silent link,
+/// Longest wait of an inserter for its source while no dump needs its watermark: on a silent link,
 /// and on a link without hits. A dump that opens meanwhile gets no watermark of this inserter until
-/// the wait ends. If its window ends earlier, the monotonic clock closes the window `WINDOW_GRACE`
-/// after its end, which is longer than an engine holds packets back.
+/// the wait ends. If the dump's window ends earlier, the monotonic clock closes the window
+/// `WINDOW_GRACE` after its end. That time is longer than an engine holds packets back.
 const UNAWAITED_SOURCE_WAIT: Duration = Duration::from_millis(40);
 
 // The first packet of a dump is in its file within 100 ms. Before that, the watermarks of all
-// queues must pass the packet, and the dumper must make its next round. The dumper makes a round
-// every 5 ms.
+// queues must pass the packet, and the dumper must make its next round. While a dump is open, the
+// dumper waits at most 5 ms between two rounds.
 const _: () = assert!(
     UNAWAITED_SOURCE_WAIT.as_nanos() + WATERMARK_BEHIND_NS_MAX as u128 + 5_000_000 < 100_000_000
 );
@@ -33,8 +33,9 @@ const COUNTERS_PERIOD_NS: i64 = 10_000_000;
 /// reading of AF_PACKET's counters takes four system calls, 50 µs if the CPU was asleep: as long as
 /// a thousand small packets. Losses between two readings have no more precise time.
 const UNAWAITED_COUNTERS_PERIOD_NS: i64 = 100_000_000;
-/// Longest time without a publication and a watermark, ns, for a source that never runs dry. The
-/// ring publishes by itself after 128 KiB or 4096 records, which small bursts fill slowly.
+/// After this time without a publication and a watermark, ns, an inserter ends its step even if the
+/// source never runs dry. The ring publishes by itself after 128 KiB or 4096 records, which small
+/// bursts fill slowly.
 const PUBLICATION_PERIOD_NS: i64 = 1_000_000;
 
 /// The inserter of one live queue.
@@ -65,7 +66,7 @@ impl LiveInserter {
             intake.parts.filter = None;
             intake.counters.set_filtered_before();
         }
-        // `step` publishes every millisecond, so storing need not wake sleeping readers.
+        // `step` publishes about every millisecond, so storing need not wake sleeping readers.
         producer.leave_sleepers();
         let inline = intake.parts.inline.clone();
         let classes = intake.parts.classes.take();
@@ -111,15 +112,16 @@ impl LiveInserter {
         }
     }
 
-    /// Processes available bursts for at most [`PUBLICATION_PERIOD_NS`], or waits once for an idle
-    /// source. Returns `false` at the end.
+    /// Fetches and stores bursts until [`PUBLICATION_PERIOD_NS`] have passed or the source has no
+    /// more packets. If the source is idle, the first fetch may wait. Returns `false` at the end.
     ///
     /// Records are published, and the watermark moves, at the end of each step, not after each of
     /// many small bursts. The ring publishes by itself when 128 KiB or 4096 records wait.
     pub(crate) fn step(&mut self) -> bool {
         self.pulse.beat();
         let is_awaited = self.intake.parts.common.counters.are_dumps_unfinished();
-        // Do not wait after a burst: the wait would look like work if the source runs dry just now.
+        // If the last step did not find the source dry, do not wait: should the source be dry now,
+        // the rule of `placement` would count the wait as work.
         let stored = self.producer.stored();
         let is_idle = (self.intake.writer.inline.as_ref()).is_none_or(|it| !it.is_busy(stored));
         let wait = match self.is_dry && is_idle {

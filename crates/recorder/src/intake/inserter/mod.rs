@@ -2,7 +2,7 @@
 //!
 //! Live, one inserter thread serves one queue with its own producer, and the ring overwrites old
 //! buckets. Offline, one thread serves the queues of all files with one producer. It merges the
-//! queues by time stamp (ties by source, then by record), so that the ring's contents do not depend
+//! queues by ring time (ties by source, then by record), so that the ring's contents do not depend
 //! on the scheduling of threads.
 
 pub(crate) mod frame;

@@ -18,8 +18,8 @@ use crate::{
     start::config::Config,
 };
 
-/// How long an inserter waits for its source while its watermark or its counters are needed. During
-/// the wait neither advances.
+/// Longest wait of an inserter for its source while the inserter's watermark or counters are
+/// needed. During the wait neither advances.
 pub(super) const SOURCE_WAIT: Duration = Duration::from_millis(8);
 
 /// An interface of a queue: its ring-wide identifier and its link type.
@@ -33,7 +33,7 @@ pub(super) struct KnownInterface {
 #[derive(Debug, Clone)]
 pub(crate) struct InserterParts {
     pub(crate) common: Arc<RecorderShared>,
-    /// Bytes kept of each frame; 0: all that were captured.
+    /// Most bytes kept of each frame; 0: all captured bytes, up to the ring's limit of 256 KiB.
     pub(crate) snaplen: u32,
     /// The capture filter (`-f`), if any. Boxed, so that one filter is cheaply lent to the queues
     /// of many files.
