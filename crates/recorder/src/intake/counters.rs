@@ -34,8 +34,8 @@ pub const LOST_NO_BUCKET: &str = "no-free-bucket";
 /// Packets of interfaces beyond the number that a recording can identify.
 pub const LOST_INTERFACE_LIMIT: &str = "interface-limit";
 
-/// Packets whose stamps are, or may be, from the other side of a clock step. Such packets are, or
-/// may be, stored at a wrong ring time.
+/// Packets whose stamps are, or may be, from the other side of a clock step. The ring time
+/// at which they are stored may be wrong.
 pub(crate) const CLOCK_STEP: &str = "clock-step";
 
 /// The cause of packets that may have been lost, with only an upper bound. These packets are not

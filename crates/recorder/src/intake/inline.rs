@@ -65,9 +65,9 @@ impl SharedReaders {
         }))
     }
 
-    /// The analyzer runs the readers that inserters do not have, as [`ShardReader::step_while`], for
-    /// about `most_ns` in all. Each reader gets the same share of this time. Returns whether there
-    /// were packets.
+    /// The analyzer runs the readers that inserters do not have, as [`ShardReader::step_while`],
+    /// for about `most_ns` in all. Each reader gets the same share of this time. Returns whether
+    /// there were packets.
     pub(crate) fn step_for(&self, pulse: &ThreadPulse, most_ns: i64) -> bool {
         let share_ns = most_ns / i64::try_from(self.places.len()).unwrap_or(i64::MAX);
         let mut were_packets = false;

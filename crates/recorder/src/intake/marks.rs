@@ -28,15 +28,16 @@ use crate::{analysis::rules::Rules, control::lock};
 /// flows, a mark is overwritten by another one with probability 1/2,000. From files: marks of both
 /// kinds together.
 const MARKS: usize = 1 << 20;
-/// Newly exempt flows that inserters may still have to read.
+/// Number of newly exempt flows that are kept until inserters read them.
 const EXEMPTED: usize = 1024;
 
 /// The marks of all flows, for any thread.
 #[derive(Debug)]
 pub(crate) struct Marks {
     flows: MarkedFlows,
-    /// Filters of the open dumps that do not select everything. `open` is the number of these
-    /// filters. Its accesses are `Relaxed`, because no other access depends on the number.
+    /// Filters of the open dumps, without filters that select everything and filters for which an
+    /// inserter would wait for libpcap. `open` is the number of filters in `dumps`. Its accesses
+    /// are `Relaxed`, because no other access depends on the number.
     dumps: Mutex<Rules>,
     open: AtomicUsize,
 }
@@ -70,8 +71,8 @@ pub(crate) struct DumpFilters {
 }
 
 impl DumpFilters {
-    /// Whether an open dump certainly selects a frame, whatever its window. If that depends on
-    /// other fragments of the datagram, the dumper marks the flow.
+    /// Whether an open dump certainly selects a frame, whatever the dump's window. If that depends
+    /// on other fragments of the datagram, the dumper marks the flow.
     fn take(&mut self, link_type: LinkType, interface: u16, frame: FilterFrame<'_>) -> bool {
         let matches = &mut self.matches;
         self.reader

@@ -53,8 +53,8 @@ pub(crate) struct Intake {
     read_mono_ns: AtomicI64,
 }
 
-/// Packets since the start of the source of an interface, for its statistics in a capture file.
-/// `None`: unknown.
+/// Packets since the start of the source of an interface, for the statistics of the interface in
+/// the answer to a query. `None`: unknown.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct InterfaceCounts {
     /// Packets that reached the engine.
@@ -130,7 +130,7 @@ impl Intake {
         self.read_mono_ns.fetch_max(mono_ns, Relaxed);
     }
 
-    /// Bytes of the ring that all packets have taken.
+    /// Bytes of the ring that all packets since the start have taken.
     pub(crate) fn used_bytes(&self) -> u64 {
         let queues = self.sources.iter().flat_map(|source| &source.queues);
         queues.map(|queue| queue.used_bytes()).sum()
@@ -183,8 +183,8 @@ impl Intake {
         self.disorder.forget_records();
     }
 
-    /// Messages about sources whose stamps jumped back within the window of ring time, whose
-    /// records end at `ends`.
+    /// Messages about sources whose stamps jumped back at least [`DISORDER_MIN`] times within the
+    /// window of ring time, whose records end at `ends`.
     pub(crate) fn disorder(&self, from_ns: i64, to_ns: i64, ends: &[u64]) -> Vec<String> {
         let jumps = self.disorder.within_until(end(ends), &[(from_ns, to_ns)]);
         let many = jumps.iter().filter(|event| event.packets >= DISORDER_MIN);

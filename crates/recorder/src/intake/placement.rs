@@ -7,18 +7,19 @@
 //! keep up and a CPU is free, a thread takes over, with the ring as its long queue.
 //! `docs/dev/analyzers.md` compares the rule with the lemma.
 //!
-//! **Overload.** An inserter is overloaded if its source has not run dry for [`WAITING_NS_MAX`], or
-//! if more than its part of the ring was stored since then. An engine that rests, to be woken less
-//! often, delivers a backlog after each rest. A backlog is no overload, so a time as long as the
-//! rest does not count after the rest. An inserter that needs the part `u` of its time catches up
-//! with a rest `r` in `r * u / (1 - u)`. So a rest alone looks like overload above `(r + 5) / (2 *
-//! r + 5)` of its time: 55 % after the longest rest, of 24 ms, and 69 % after a rest of 4 ms. With
-//! the 5 ms alone, these would be 17 % and 56 %. At full link speed, half of an engine's buffer may
-//! fill during a rest; the time that does not count is not longer than that.
+//! **Overload.** An inserter is overloaded if its source has not run dry for more than
+//! [`WAITING_NS_MAX`], or if more than a 16th of the inserter's share of the ring was stored since
+//! the source was dry. An engine that rests, to be woken less often, delivers many packets at once
+//! after each rest. That is no overload, so a time as long as the rest does not count after the
+//! rest. An inserter that needs the part `u` of its time catches up with a rest `r` in the time
+//! `r * u / (1 - u)`. So a rest alone looks like overload if `u` is above `(r + 5) / (2 * r + 5)`,
+//! with `r` in ms: 55 % after the longest rest, of 24 ms, and 69 % after a rest of 4 ms. With the
+//! 5 ms alone, these would be 17 % and 56 %. At full link speed, half of an engine's buffer may
+//! fill during a rest. The time that does not count is not longer than the rest.
 //!
-//! **Return.** The shard returns to the inserter when all stored packets have been read, the source
-//! has run dry since, and there was no overload for [`HOLD_NS`]. So there is at most one change in
-//! each direction a second.
+//! **Return.** The shard returns to the inserter when a thread has read all stored packets, and the
+//! source has run dry after [`HOLD_NS`] without overload. So there is at most one change in each
+//! direction a second.
 //!
 //! Times and counts come from the caller: this module has no clock and no thread.
 
@@ -31,9 +32,11 @@ use retroscope_capture::REST_NS_MAX;
 
 use crate::start::config::Analyzers;
 
-/// A longer time without running dry is overload, ns. The time after a rest is added.
+/// An inserter whose source does not run dry for longer than this is overloaded, ns. After a rest
+/// of the engine, the time starts later, by the length of the rest.
 pub(crate) const WAITING_NS_MAX: i64 = 5_000_000;
-/// Overload: more than one part in 16 of the ring, divided by the inserters.
+/// An inserter that stores more than one part in 16 of its share of the ring without running dry is
+/// overloaded.
 const RING_SHARE: u64 = 16;
 /// How long an inserter must not have been overloaded before its shard returns, ns.
 pub(crate) const HOLD_NS: i64 = 1_000_000_000;
@@ -56,7 +59,8 @@ pub(crate) struct AnalysisResources {
 pub(crate) struct PlacementShared {
     analyzers: Analyzers,
     room: AnalysisResources,
-    /// Inserters that are overloaded, or were when they handed over. Each inserter counts itself.
+    /// Number of inserters that are overloaded, or were overloaded when they handed their shards
+    /// over. Each inserter counts itself.
     at_limit: AtomicUsize,
 }
 
@@ -65,19 +69,19 @@ pub(crate) struct PlacementShared {
 pub(crate) struct ShardPlacement {
     placing: Arc<PlacementShared>,
     is_inline: bool,
-    /// Whether the source was dry at the last call of [`Self::observe_drain`]. If so, `dry_ns` is
-    /// the monotonic time of that call, ns.
+    /// Whether the source was dry at the last call of [`Self::observe_drain`]. `dry_ns` is the
+    /// monotonic time of the last call at which the source was dry, ns.
     is_dry: bool,
     dry_ns: i64,
     /// The time without running dry counts from this time on, ns: the last wake-up plus the length
     /// of the rest before.
     due_ns: i64,
-    /// Bytes stored since `due_ns`, or since the source was last dry.
+    /// Bytes stored since `due_ns`, or since the source was last dry, whichever is later.
     bytes: u64,
     /// Time of the last overload, ns.
     limit_ns: i64,
-    /// Whether the source has run dry since a thread took over and [`HOLD_NS`] have passed without
-    /// overload.
+    /// While a thread analyzes: whether the source was dry after [`HOLD_NS`] without overload, and
+    /// there was no overload since.
     may_return: bool,
     /// Whether `at_limit` includes this inserter.
     is_counted: bool,
@@ -132,13 +136,13 @@ impl ShardPlacement {
         }
     }
 
-    /// `bytes` were stored since the last call of [`Self::observe_drain`].
+    /// The inserter has stored `bytes` more bytes.
     pub(crate) fn stored(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// Decides again where packets are analyzed. The source `is_dry` or not, at `now_ns` of the
-    /// monotonic clock.
+    /// Decides again where packets are analyzed. `is_dry`: at `now_ns` of the monotonic clock, the
+    /// source is dry and this thread has no packets to analyze.
     pub(crate) fn observe_drain(&mut self, is_dry: bool, now_ns: i64) {
         self.is_dry = is_dry;
         if is_dry {
@@ -166,8 +170,8 @@ impl ShardPlacement {
         }
     }
 
-    /// Whether the inserter analyzes the next packets. `has_read`: a thread has read all packets
-    /// before.
+    /// Whether the inserter analyzes the next packets. `has_read`: all earlier packets were read,
+    /// so the shard may return to the inserter.
     pub(crate) fn is_inline(&mut self, has_read: bool) -> bool {
         if self.may_return && has_read {
             self.may_return = false;

@@ -1,8 +1,9 @@
 //! Load shedding: which of the packets that pass the capture filter an inserter keeps.
 //!
 //! Exempt flows are kept, and shunted flows are shed ([`Marks`]). An inserter looks for a mark
-//! before it sheds a packet. Live it sees the marks that exist now. From files it first waits until
-//! earlier packets were analyzed, so that the result depends on the packets alone.
+//! before it sheds a packet. Live it sees the marks that exist now. From files, if the flow may
+//! have a new mark, it first waits until earlier packets were analyzed. So the result depends on
+//! the packets alone.
 
 use std::{
     fmt, io,
@@ -343,9 +344,9 @@ impl Shedding {
         self.lost = lost;
     }
 
-    /// Why a frame of this ring time is not kept; `None`: it is kept. From files, calls
-    /// `drain_before` before a frame may be shed. `drain_before` stores the earlier frames and
-    /// waits until they are analyzed.
+    /// Why a frame of this ring time is not kept; `None`: it is kept. From files, if the flow of a
+    /// frame that is to be shed may have a new mark, calls `drain_before`. `drain_before` stores
+    /// the earlier frames and waits until they are analyzed.
     pub(crate) fn sheds(
         &mut self,
         (link_type, interface): (LinkType, u16),
@@ -505,7 +506,8 @@ mod tests {
         assert_eq!(max(&mut shedding, 3, &producer), Some(513));
     }
 
-    /// An engine that drops flows. Calls to drop a flow fail if `calls` has `calls_max` entries.
+    /// An engine that drops flows. Calls to drop a flow fail if `calls` has at least `calls_max`
+    /// entries.
     #[derive(Debug, Default)]
     struct Drops {
         calls: Vec<(ShuntedFlow, Option<u8>)>,

@@ -389,8 +389,8 @@ fn much_that_is_stored_without_running_dry_is_left_to_the_analyzer() {
     assert!(!rig.is_inline());
 }
 
-/// The packets of a source that never runs dry are analyzed for a moment each time when half of the
-/// inserter's share of the ring was stored, after 100 ms without a dry source.
+/// A source was not dry for 100 ms. Then the inserter analyzes some packets each time when it has
+/// stored half of its share of the ring.
 #[test]
 fn a_source_that_is_never_dry_is_analyzed_a_little() {
     let mut rig = Rig::new();

@@ -120,7 +120,7 @@ impl LiveInserter {
     pub(crate) fn step(&mut self) -> bool {
         self.pulse.beat();
         let is_awaited = self.intake.parts.common.counters.are_dumps_unfinished();
-        // If the last step did not find the source dry, do not wait: should the source be dry now,
+        // After a step that did not find the source dry, do not wait. If the source is dry by now,
         // the rule of `placement` would count the wait as work.
         let stored = self.producer.stored();
         let is_idle = (self.intake.writer.inline.as_ref()).is_none_or(|it| !it.is_busy(stored));

@@ -157,7 +157,7 @@ impl QueueIntake {
         Ok(())
     }
 
-    /// Fetches the next burst, after all frames of the previous burst were stored.
+    /// Fetches the next burst, after all frames of the previous burst were processed.
     pub(super) fn fetch(&mut self, wait: Duration) -> QueueStatus {
         if let ToRingTime::Judged(ahead) = &mut self.stamps {
             ahead.fetched();
@@ -349,8 +349,8 @@ impl QueueIntake {
         Misplaced::of(stamps, self.writer.offset_ns, (step.offset_ns, 0))
     }
 
-    /// Logs packets that follow a step but are stored as if there were no step. Both ranges of ring
-    /// time are affected: the range where they belong and the range where they are stored.
+    /// Logs packets that follow, or may follow, a step but are stored as if there were no step.
+    /// Both ranges of ring time are affected: where the packets belong and where they are stored.
     fn log_misplaced(&self, run: &Misplaced, record: u64) {
         let losses = &self.parts.common.intake.losses;
         losses.push(record, self.source, CLOCK_STEP, run.spans_ns(), run.packets);
@@ -671,8 +671,8 @@ mod tests {
         );
     }
 
-    /// Live, too, each window reports only its own packets, however they arrive, even if a burst
-    /// reaches beyond the window.
+    /// Live, too, each window reports only its own lost packets, however the packets are divided
+    /// into bursts, even if a burst reaches beyond the window.
     #[test]
     fn what_has_no_interface_is_counted_in_its_window_however_bursts_fall() {
         let interfaces: Vec<u16> = (0..64).map(|n| u16::from(n % 7 == 3 || n > 50)).collect();

@@ -1,10 +1,10 @@
 //! Detects steps in stamps of files, and of clocks other than the system's, from the stamps alone.
 //!
 //! Disorder is no step. A step back is believed only after a run of old packets: all packets of a
-//! source were older than the hold time allows, but in order among themselves. The run must last
-//! for the hold time and at least 64 packets. Old packets without a believed step are late. If that
-//! happens again and again, the stamps are in disorder, which is reported. A jump forward is
-//! silence.
+//! source were older than the hold time allows, but in order among themselves, within the hold
+//! time. The run must last for the hold time and at least 64 packets. Old packets without a
+//! believed step are late. A window with at least two such late runs is reported as in disorder. A
+//! jump forward is silence.
 
 /// Packets that are needed to believe a step.
 const PACKETS_MIN: u64 = 64;
@@ -49,8 +49,8 @@ pub(crate) enum PacketOrder {
     },
 }
 
-/// Packets that follow a step but are stored as if there were no step, or old packets without a
-/// step.
+/// Packets that follow, or may follow, a step but are stored as if there were no step; or old
+/// packets without a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Misplaced {
     /// Where the packet with the smallest stamp belongs, ns of ring time. For old packets without a
@@ -71,9 +71,9 @@ impl Misplaced {
     }
 
     /// Packets with these stamps, which are stored with the offset `stored_offset_ns`. A packet
-    /// with the stamp `beside_ns` would belong at `right_ns`, and each packet belongs as much
-    /// earlier or later as its stamp is. Differences between near stamps do not overflow, whatever
-    /// the stamps are.
+    /// with the stamp `beside_ns` would belong at the ring time `right_ns`. The other packets
+    /// belong as much earlier or later as their stamps are. The calculation first subtracts stamps
+    /// that are near each other, so it does not overflow even with extreme stamps.
     pub(super) fn of(
         stamps: impl Iterator<Item = i64>,
         stored_offset_ns: i64,

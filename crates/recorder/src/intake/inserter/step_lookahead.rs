@@ -157,8 +157,9 @@ impl StepLookahead {
         self.decided = self.seen;
     }
 
-    /// Copies the frames from `cursor` on, fetches the next burst and adds its frames to the copy.
-    /// Returns the new value of `cursor`.
+    /// Copies the frames from `cursor` on, unless they are in the copy already. Then fetches the
+    /// next burst and adds its frames to the copy. Returns the new value of `cursor`, and the
+    /// result of the fetch.
     pub(super) fn extend(
         &mut self,
         queue: &mut dyn Queue,

@@ -28,8 +28,8 @@ struct Costs {
     far: i64,
 }
 
-/// A few short rules: storing costs more than fetching a packet from memory again. The lemma's
-/// first sentence does not hold.
+/// A few short rules: storing a packet costs more than fetching it from memory again. So a second
+/// thread handles more packets than the inserter alone, against case (1) of the lemma.
 const SHORT: Costs = Costs {
     store: 40,
     near: 40,
@@ -133,7 +133,8 @@ impl Simulation {
         self.waiting -= over;
     }
 
-    /// Packets were stored and are not analyzed yet. The ring overwrites the oldest of them.
+    /// Stores packets, which are not analyzed yet. If the ring is full, it overwrites the oldest
+    /// packets that are not analyzed.
     fn store(&mut self, packets: i64) {
         self.pass(packets * self.case.costs.store, true);
         self.end.unread += packets;
@@ -291,8 +292,8 @@ fn case_1_inline_costs_less() {
 
 /// (2): the source's buffer holds the packets that arrive while one packet is analyzed. In that
 /// case the lemma has no drops, because its single thread fetches everything before it analyzes the
-/// next packet, with an unlimited queue. A real inserter analyzes at once, and its source's buffer
-/// is its only queue.
+/// next packet, with an unlimited queue. The queue of a real inserter is the ring, which is
+/// limited.
 #[test]
 fn case_2_a_burst_that_the_source_holds_is_no_overload() {
     let load = Load {
@@ -350,7 +351,7 @@ fn case_2_at_a_rate_that_is_too_much_for_ever() {
 /// that an inserter drops are lost.
 #[test]
 fn case_3_inline_sees_more_and_a_thread_keeps_more() {
-    // With a larger buffer the lemma's case is (2), and nothing is dropped.
+    // With a larger buffer the lemma's case is (2), and the source drops nothing.
     for source in [2, 100_000] {
         let case = Case {
             costs: LONG,
