@@ -20,6 +20,7 @@
 //! | `visitor.rs` | packets for a function instead of a file |
 //! | `newest.rs` | the last N packets |
 //! | `matching.rs`, `index.rs` | which packets match; which buckets cannot have such packets |
+//! | `cancel.rs`, `open_files.rs` | ending an answer from another thread; a limit of open files |
 //! | `lost.rs`, `ending.rs`, `report.rs` | losses before the ring; the report of an answer |
 
 mod cancel;
@@ -114,8 +115,8 @@ pub struct Query {
     /// [`QueryAnswer::until`].
     pub follow: bool,
     /// Continue after these packets of an earlier answer: its last packet, or the last packet of
-    /// each producer ([`QueryReport::after`]). The list is exact even if some packets were
-    /// overwritten meanwhile. No packet is given twice, and missing packets are reported.
+    /// each producer ([`QueryReport::after`]). The new answer reports packets after these packets
+    /// that were overwritten meanwhile.
     pub after: Vec<PacketId>,
     /// Read packets that left the ring from dumps. Only for a query to the recorder itself
     /// ([`RecorderHandle::query`]), and not with `after`.
@@ -128,9 +129,9 @@ pub enum DumpsAsked {
     /// Only packets of the ring.
     #[default]
     No,
-    /// Packets of dumps too. The verdict has the number of dumps.
+    /// Packets of dumps too. The report has the number of dumps.
     Counted,
-    /// Packets of dumps too. The verdict lists the dumps.
+    /// Packets of dumps too. The report has the number of dumps, and lists the first 64.
     Named,
 }
 
@@ -318,11 +319,12 @@ impl QueryAnswer {
     }
 
     /// Writes the packets as one pcapng section, which a program may read at the same time. The
-    /// verdict is in a comment of the last packet. As JSON it is in the statistics of each
-    /// interface, after all packets. An answer without packets has the requested interfaces of the
-    /// ring; all interfaces, if the ring has none of these.
+    /// verdict is in a comment of the last packet. The report is, as JSON, in the statistics of
+    /// each interface, after all packets. An answer without packets has the requested interfaces of
+    /// the ring; all interfaces, if the ring has none of these.
     ///
-    /// A follow writes statistics every second, and flushes `out` after each pass over the ring.
+    /// A follow also writes statistics about every second, and flushes `out` after each pass over
+    /// the ring. If it has written the last packet before it ends, that packet has no comment.
     /// `out` may block: packets that are overwritten meanwhile are reported.
     ///
     /// # Errors

@@ -38,8 +38,8 @@ impl CaptureFilter {
         }
     }
 
-    /// The filter as BPF programs, by link type. Without the link types for which one program alone
-    /// cannot decide.
+    /// The filter as BPF programs, by link type. The result lacks a link type if no single program
+    /// can decide about its packets.
     pub(crate) fn programs(
         &mut self,
         link_types: &[LinkType],

@@ -360,8 +360,8 @@ pub struct SourceSnapshot {
     pub cut: u64,
     /// Stored packets with at least one VLAN tag.
     pub tagged: u64,
-    /// Upper bound of packets that came too late for finished dumps. If the filter of a dump was
-    /// not asked, every packet within the dump's time counts.
+    /// Upper bound of packets that came too late for dumps, after their windows were closed. If the
+    /// filter of a dump was not asked, every packet within the dump's time counts.
     pub late: u64,
     /// How often the interface went down or was removed during the recording.
     pub gaps: u64,

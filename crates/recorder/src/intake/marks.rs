@@ -28,7 +28,7 @@ use crate::{analysis::rules::Rules, control::lock};
 /// flows, a mark is overwritten by another one with probability 1/2,000. From files: marks of both
 /// kinds together.
 const MARKS: usize = 1 << 20;
-/// Number of newly exempt flows that are kept until inserters read them.
+/// Number of newly exempt flows that are kept for inserters. A slow inserter misses older flows.
 const EXEMPTED: usize = 1024;
 
 /// The marks of all flows, for any thread.

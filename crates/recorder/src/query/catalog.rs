@@ -49,10 +49,10 @@ pub(super) struct CatalogDump {
     pub(super) span: StampRange,
     pub(super) files: Vec<StoredFile>,
     /// The stamps of which the dump has all packets of this recording that match its filter.
-    /// `None`: the recorder's log has no report of the dump, because the dump is of another
-    /// recording or older than the log.
+    /// `None`: the recorder's log has no report that fits the dump, for example because the dump is
+    /// of another recording or older than the log.
     pub(super) claims: Option<Vec<StampRange>>,
-    /// The dump's filter in the recorder's log. Empty if the log has no report of the dump.
+    /// The dump's filter in the recorder's log. Empty if `claims` is `None`.
     pub(super) expression: String,
     /// The UUID of the dump's recording; `None`: the packets have no IDs, or the dump is `gone`.
     pub(super) recording: Option<String>,
@@ -304,7 +304,8 @@ fn is_head(filter: &str, asked: &str) -> bool {
     rest.is_some_and(|rest| !has_or(rest))
 }
 
-/// Whether the text may have an `or` outside of parentheses. Quotes and patterns may have any text.
+/// Whether the text may have an `or` outside of parentheses. A text with a quotation mark or a
+/// backslash always counts as such a text.
 fn has_or(text: &str) -> bool {
     let mut depth = 0_i32;
     let mut outside = String::new();
@@ -377,8 +378,8 @@ mod tests {
         };
         lacking.missing = vec![missing, before];
         assert_eq!(claimed(&lacking), [(window.0 + 10, window.1)]);
-        // The dump does not have all packets with stamps that a clock shows again. Stamps from long
-        // before are complete.
+        // The clock was set back and shows some stamps of the window again. The dump does not have
+        // the new packets with these stamps. A dump of much earlier stamps has all its packets.
         rig.clock.wall_ns.fetch_sub(3 * S, Ordering::SeqCst);
         rig.common.clock.now();
         assert_eq!(claimed(&report()), []);

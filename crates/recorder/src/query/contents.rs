@@ -36,8 +36,8 @@ pub(super) struct CandidateBucket {
     pub(super) bucket: AttachedBucket,
     /// Smallest and largest ring time, ns.
     pub(super) span_ns: (i64, i64),
-    /// The times of the bucket, widened up to the producer's buckets before and after it, ns. Even
-    /// if the bucket's own header is damaged, its records are in this range.
+    /// The times of the bucket, widened up to the producer's buckets before and after it, ns. If
+    /// the times in the bucket's own header are damaged, its records are most likely in this range.
     pub(super) reach_ns: (i64, i64),
 }
 
@@ -158,8 +158,8 @@ impl RegionContents {
         })
     }
 
-    /// The window of a query, from the fields of [`Query`](super::Query). Without a start, the
-    /// window begins where the records of every producer are complete.
+    /// The window of a query, from the fields of [`Query`](super::Query). Without `from_ns` and
+    /// `last_ns`, the window begins where the records of every producer are complete.
     pub(super) fn window(
         &self,
         from_ns: Option<i64>,
@@ -187,7 +187,7 @@ impl RegionContents {
             (end_ns.saturating_sub(last_ns), offset_ns)
         });
         let stamp = |(ring_ns, offset_ns): (i64, i64)| ring_ns.saturating_add(offset_ns);
-        // An end before that time asks for overwritten packets.
+        // A window that ends before the time `from` asks for overwritten packets.
         let is_before = |from| to_ns.is_some_and(|to_ns| to_ns < stamp(from));
         let from = match from_ns {
             Some(_) => None,
@@ -424,8 +424,8 @@ impl ProducerContents {
         let told = after.evicted_records;
         let (mut evicted, mut lost, mut is_told) = (0_u64, 0_u64, true);
         for (first, end) in holes {
-            // The producer reports records that are being overwritten a moment later, or never if
-            // it was killed.
+            // While the producer overwrites records, it has not reported them as overwritten yet.
+            // It never does if it was killed meanwhile.
             if first <= told || is_claimed {
                 evicted = evicted.saturating_add(end - first);
                 is_told &= end <= told;

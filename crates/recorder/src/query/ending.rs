@@ -11,10 +11,10 @@ use super::{
 use crate::{Verdict, rfc3339};
 
 impl<W: io::Write> AnswerReading<'_, W> {
-    /// The window of the packets in the answer. If a limit ended the answer early, or a
-    /// cancellation an answer that does not follow, the window ends with the last packet. The
-    /// window of another follow ends with the time up to which all packets are written, unless the
-    /// recorder was killed.
+    /// The window of the packets in the answer. If a limit ended the answer, the window ends with
+    /// the last packet. The window of a cancelled answer ends with the last packet too, unless the
+    /// answer is a follow. The window of any other follow ends with the time up to which all
+    /// packets are written, unless the recorder was killed.
     pub(super) fn final_window(&self) -> QueryWindow {
         let mut window = self.answer.window;
         let is_follow = self.answer.query.follow;

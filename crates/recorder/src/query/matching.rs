@@ -155,7 +155,9 @@ impl PacketMatcher {
     /// does not help.
     pub(super) fn needed(&self, entries: &[InterfaceEntry]) -> Option<IndexQuestion> {
         if !self.names.is_empty() {
-            return None; // the report counts the packets of these interfaces, the index does not
+            // The report counts the inspected packets of these interfaces. For a bucket that the
+            // index rules out, only the number of packets of all interfaces is known.
+            return None;
         }
         let is_ethernet = |entry: &InterfaceEntry| entry.link_type == LinkType::ETHERNET.0;
         let hosts = || {

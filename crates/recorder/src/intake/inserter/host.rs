@@ -123,8 +123,9 @@ impl HostStamps {
     }
 
     /// The ring time of an engine's statement about the present or just before: a watermark, or the
-    /// age of counters. Around a step, the only offset that gives a fresh time counts, or else the
-    /// earliest possible time. The result is never later than `now`.
+    /// age of counters. Around a step, several offsets are possible. If exactly one ring time of
+    /// these offsets is fresh ([`FRESH_NS`]), it counts; otherwise the earliest ring time. The
+    /// result is never later than `now`.
     pub(super) fn ring_ns(&self, stamp_ns: i64, now: Moment) -> i64 {
         let before = self.before.filter(|(_, until_ns)| now.mono_ns <= *until_ns);
         let before_ns = before.map_or(self.applied_ns, |(before_ns, _)| before_ns);
