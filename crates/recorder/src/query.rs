@@ -5,10 +5,10 @@
 //! *region*, bucket by bucket ([`Attached`]). The query keeps only the matching packets of each
 //! bucket until their turn (`query/merge.rs`). So memory depends on the answer, not on the ring.
 //!
-//! A region numbers its records. The numbers show which records were overwritten, are torn, or were
-//! not published (`query/contents.rs`). The region does not show losses before the ring, at intake:
-//! a recorder knows these only for its own ring ([`RecorderHandle::query`]). Everything in a region
-//! is untrusted input.
+//! Each producer numbers its records. The numbers show which records were overwritten, are torn, or
+//! were not published (`query/contents.rs`). The region does not show losses before the ring, at
+//! intake: a recorder knows these only for its own ring ([`RecorderHandle::query`]). Everything in
+//! a region is untrusted input.
 //!
 //! | file | contents |
 //! |---|---|
@@ -96,7 +96,8 @@ pub struct Query {
     pub community_id: Option<String>,
     /// Only packets of interfaces with these names; empty: of all interfaces.
     pub interfaces: Vec<String>,
-    /// First stamp, ns since the UNIX epoch; `None`: the window begins where the ring is complete.
+    /// First stamp, ns since the UNIX epoch. `None`: `last_ns` sets the start; without `last_ns`,
+    /// the window begins where the ring is complete.
     pub from_ns: Option<i64>,
     /// Last stamp, included; `None`: no end.
     pub to_ns: Option<i64>,
@@ -118,7 +119,7 @@ pub struct Query {
     /// each producer ([`QueryReport::after`]). The new answer reports packets after these packets
     /// that were overwritten meanwhile.
     pub after: Vec<PacketId>,
-    /// Read packets that left the ring from dumps. Only for a query to the recorder itself
+    /// Read from dumps the packets that left the ring. Only for a query to the recorder itself
     /// ([`RecorderHandle::query`]), and not with `after`.
     pub dumps: DumpsAsked,
 }
@@ -281,7 +282,7 @@ impl QueryAnswer {
         }
     }
 
-    /// Reads packets that left the ring from dumps.
+    /// Reads from dumps the packets that left the ring.
     fn with_dumps_of(self, catalog: Arc<dyn DumpCatalog>) -> Self {
         let is_asked = self.query.dumps != DumpsAsked::No && self.query.after.is_empty();
         let catalog = Some(catalog).filter(|_| is_asked);

@@ -79,7 +79,7 @@ pub(crate) struct QueueCounters {
     no_bucket: AtomicU64,
     /// Shed packets by cause.
     shed: [AtomicU64; SHED_BY.len()],
-    /// Whether packets may be shed.
+    /// Whether the inserter may shed packets.
     sheds: AtomicBool,
     interface_limit: AtomicU64,
     cut: AtomicU64,
@@ -637,11 +637,11 @@ impl LossLog {
     }
 }
 
-/// Two events are merged at once only if the merged time range is shorter than this, ns. Windows
-/// are seconds long, so 100 ms is fine enough.
+/// [`LossLog::push`] merges a new event into an earlier one only if the merged time range is
+/// shorter than this, ns. Windows are seconds long, so 100 ms is fine enough.
 const MERGE_NS: i64 = 100_000_000;
 
-/// A new event can be merged at once only with one of this many latest events.
+/// [`LossLog::push`] merges a new event only into one of this many latest events.
 const LATEST: usize = 8;
 
 /// Merges all but the latest [`LOSS_EVENTS`] / 2 events pairwise by source and cause, until at most

@@ -163,13 +163,13 @@ pub(crate) struct Inline {
     reader: Option<Box<ShardReader>>,
     /// Decides whether this thread should analyze.
     placement: ShardPlacement,
-    /// Whether the analyzer has something to do since it was last woken.
+    /// Whether there is new work for the analyzer since it was last woken.
     is_due: bool,
     /// Bytes of plain frames stored since the analyzer was last woken. At `unread_max` bytes the
     /// inserter wakes the analyzer in any case.
     unread: u64,
     unread_max: u64,
-    /// The producer's last watermark, ns; the smallest time before the first.
+    /// The producer's last watermark, ns; `i64::MIN` before the first watermark.
     watermark_ns: i64,
     /// All packets older than this ring time are analyzed, and their hits queued, ns.
     analyzed_ns: i64,

@@ -101,7 +101,7 @@ impl History {
     }
 }
 
-/// A class of flows: the filter of its first packets, and what is kept of each flow.
+/// A class of flows: the filter for the first packet of a flow, and what is kept of each flow.
 pub(crate) type FlowClass = (Option<CaptureFilter>, Cutoff);
 
 /// The classes of flows, which may change. Inserters apply changes between two bursts.

@@ -10,7 +10,8 @@ use std::{
 
 use crate::control::lock;
 
-/// Ends an answer early, from any thread: the client is gone. Clones end the same answers.
+/// Ends an answer early, from any thread, for example if the client is gone. Clones end the same
+/// answers.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel(Arc<CancelState>);
 

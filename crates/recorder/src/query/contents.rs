@@ -54,7 +54,8 @@ struct ProducerContents {
     evicted_to_ns: i64,
     /// Number of records that should be in a bucket, but are not.
     lost: u64,
-    /// All records of this time or later are in the ring, ns; `None`: the ring has no records.
+    /// All records of this time or later are in the ring, ns. `None`: the ring has no records of
+    /// the producer, and no record was overwritten.
     whole_from_ns: Option<i64>,
     /// Largest time in the producer's buckets, ns.
     newest_ns: Option<i64>,
@@ -510,7 +511,7 @@ impl QueryWindow {
         self.to_ns = self.reported_ns.1.unwrap_or(self.to_ns);
     }
 
-    /// Begins no later than this stamp of a packet in the answer.
+    /// Moves the reported start back to this stamp of a packet in the answer, if it is earlier.
     pub(super) fn begin_by(&mut self, stamp_ns: i64) {
         self.reported_ns.0 = self.reported_ns.0.map(|from_ns| from_ns.min(stamp_ns));
     }

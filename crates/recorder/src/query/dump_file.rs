@@ -23,7 +23,7 @@ pub(super) struct CheckedCaptureFile {
     reader: CaptureReader<HashedFile>,
     digest: Arc<Mutex<Sha256>>,
     expected: Option<String>,
-    /// Length of the file that the sidecar lists, bytes.
+    /// Length of the file according to the sidecar, bytes.
     bytes: u64,
     /// Bytes that were read.
     read: Arc<AtomicU64>,

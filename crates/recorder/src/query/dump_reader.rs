@@ -1,4 +1,4 @@
-//! Reads packets that left the ring from dumps.
+//! Reads from dumps the packets that left the ring.
 //!
 //! Each dump is a sorted stream in the merge of the answer ([`AnswerMerge`]), next to the buckets
 //! of the ring. The query opens a dump when the merge reaches the dump's window, and reads the

@@ -5,7 +5,7 @@ use super::contents::{QueryWindow, RegionContents};
 use crate::{Missing, control::common::RecorderShared, rfc3339};
 
 /// The losses of a window, and the time up to which all losses are known: at most the end of the
-/// window, `to`. `None`: unknown.
+/// window, `to`. The time is `None` if it is unknown.
 pub(super) fn lost_before_the_ring(
     recorder: &RecorderShared,
     contents: &RegionContents,
@@ -20,7 +20,7 @@ pub(super) fn lost_before_the_ring(
     } else {
         recorder.ring_times(window.all())
     };
-    // A loss in two of the ranges counts once.
+    // Merges ranges that overlap or touch.
     parts.sort_unstable();
     parts.dedup_by(|next, before| {
         let touches = next.0 <= before.1;

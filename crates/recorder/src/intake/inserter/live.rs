@@ -51,7 +51,7 @@ pub(crate) struct LiveInserter {
     /// Whether the analyzer has something to do with the last records, and therefore needs the
     /// watermark.
     has_news: bool,
-    /// Whether the source has run dry.
+    /// Whether the source was dry at the end of the last step.
     is_dry: bool,
     stopped: bool,
     enough: bool,

@@ -341,11 +341,12 @@ impl QueueIntake {
         losses.push(0, self.source, CLOCK_STEP, [span_ns; 2], uncertain as u64);
     }
 
-    /// The frames before `end` that follow a step which the ring does not follow.
+    /// The frames from the first frame after `step` to before `end`. The ring does not follow the
+    /// step, so these frames are stored in a wrong place.
     fn behind(&self, step: FrameStep, end: usize) -> Misplaced {
         let frames = &self.burst().frames[step.first..end];
         let stamps = frames.iter().map(|meta| meta.time_ns);
-        // With the offset of the step, a stamp equal to the offset belongs at 0.
+        // With the offset of the step, a stamp equal to the offset belongs at ring time 0.
         Misplaced::of(stamps, self.writer.offset_ns, (step.offset_ns, 0))
     }
 
@@ -462,7 +463,8 @@ impl QueueIntake {
         self.watch.observe(&reading, span_ns, losses);
         let away = &self.parts.common.intake.sources[self.source].away;
         away.report(span_ns.1, losses);
-        // With stamps of another clock, the engine cannot give this time.
+        // With stamps of another clock, the engine cannot say up to which time its counters are
+        // complete.
         let statistics = &mut reading.statistics;
         if statistics.lost.iter().any(|(_, lost)| lost.is_some()) {
             statistics.as_of_ns.get_or_insert(span_ns.0);
