@@ -644,9 +644,9 @@ const MERGE_NS: i64 = 100_000_000;
 /// [`LossLog::push`] merges a new event only into one of this many latest events.
 const LATEST: usize = 8;
 
-/// Merges all but the latest [`LOSS_EVENTS`] / 2 events pairwise by source and cause, until at most
-/// [`LOSS_EVENTS`] / 4 of these older events are left or nothing can be merged. Time ranges become
-/// longer, but no loss is forgotten. A source and cause with few events keeps these events.
+/// Merges all but the latest [`LOSS_EVENTS`] / 2 events pairwise by source and cause. Ends when at
+/// most [`LOSS_EVENTS`] / 4 of these older events are left or no two can be merged. Time ranges
+/// become longer, but no loss is forgotten. A source and cause with few events keeps these events.
 fn merge_oldest(events: &mut Vec<LossEvent>) {
     let recent = events.split_off(events.len().saturating_sub(LOSS_EVENTS / 2));
     let mut before = usize::MAX;

@@ -36,8 +36,8 @@ use crate::{
 
 /// Bytes of a record in the ring in addition to the packet.
 pub(crate) const DESCRIPTOR_BYTES: u64 = 16;
-/// An inserter wakes the analyzer at the latest when it has stored one part in 8 of its share of
-/// the ring since the last wake-up.
+/// After an inserter has stored one part in 8 of its share of the ring in plain frames, its next
+/// publication wakes the analyzer in any case.
 const RING_SHARE: u64 = 8;
 /// If a source was not dry for this time, ns, its packets are analyzed although more packets wait.
 const NEVER_DRY_NS: i64 = 100_000_000;

@@ -8,14 +8,15 @@
 //! `docs/dev/analyzers.md` compares the rule with the lemma.
 //!
 //! **Overload.** An inserter is overloaded if its source has not run dry for more than
-//! [`WAITING_NS_MAX`], or if more than a 16th of the inserter's share of the ring was stored since
-//! the source was dry. An engine that rests, to be woken less often, delivers many packets at once
-//! after each rest. That is no overload, so a time as long as the rest does not count after the
-//! rest. An inserter that needs the part `u` of its time catches up with a rest `r` in the time
-//! `r * u / (1 - u)`. So a rest alone looks like overload if `u` is above `(r + 5) / (2 * r + 5)`,
-//! with `r` in ms: 55 % after the longest rest, of 24 ms, and 69 % after a rest of 4 ms. With the
-//! 5 ms alone, these would be 17 % and 56 %. At full link speed, half of an engine's buffer may
-//! fill during a rest. The time that does not count is not longer than the rest.
+//! [`WAITING_NS_MAX`]. It is also overloaded if it has stored more than a 16th of its share of the
+//! ring since the source was dry. An engine that rests, to be woken less often, delivers many
+//! packets at once after each rest. That is no overload, so a time as long as the rest does not
+//! count after the rest. An inserter that needs the part `u` of its time catches up with a rest `r`
+//! in the time `r * u / (1 - u)`. So a rest alone looks like overload if `u` is above
+//! `(r + 5) / (2 * r + 5)`, with `r` in ms. That is 55 % after the longest rest, of 24 ms, and 69 %
+//! after a rest of 4 ms. With the 5 ms alone, these limits would be 17 % and 56 %. At full link
+//! speed, half of an engine's buffer may fill during a rest. The time that does not count is not
+//! longer than the rest.
 //!
 //! **Return.** The shard returns to the inserter when a thread has read all stored packets, and the
 //! source has run dry after [`HOLD_NS`] without overload. So there is at most one change in each

@@ -1,10 +1,10 @@
 //! Detects steps in stamps of files, and of clocks other than the system's, from the stamps alone.
 //!
-//! Disorder is no step. A step back is believed only after a run of old packets: all packets of a
-//! source were older than the hold time allows, but in order among themselves, within the hold
-//! time. The run must last for the hold time and at least 64 packets. Old packets without a
-//! believed step are late. A window with at least two such late runs is reported as in disorder. A
-//! jump forward is silence.
+//! Disorder is no step. A step back is believed only after a run of old packets of a source. A run
+//! has consecutive packets that are older than the hold time allows. Among themselves they are in
+//! order, within the hold time. The run must last for the hold time and at least 64 packets. Old
+//! packets without a believed step are late. A window with at least two such late runs is reported
+//! as in disorder. A jump forward is silence.
 
 /// Packets that are needed to believe a step.
 const PACKETS_MIN: u64 = 64;
