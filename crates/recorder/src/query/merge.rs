@@ -1,8 +1,8 @@
 //! Merges packets of many buckets into one order.
 //!
-//! Buckets are added by their smallest time, each after all packets before that time were taken
-//! out. So only buckets with overlapping times wait: one or two for each producer if clocks run
-//! forward.
+//! A pass adds buckets by their smallest time. Before it adds a bucket, it takes out the packets
+//! before that time; in a follow, only those before the watermarks. So if clocks run forward, one
+//! or two buckets of each producer wait, and in a follow also the packets after the watermarks.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -10,12 +10,12 @@ use retroscope_ring::Packet;
 
 use super::{PacketId, Recording};
 
-/// Smallest and largest bound on the bytes of waiting packets. If more packets have to wait, the
-/// stamps of the region are in disorder, perhaps on purpose.
+/// Smallest and largest bound on the bytes of the ring's waiting packets. If more packets have to
+/// wait, the stamps of the region are probably in disorder, perhaps on purpose.
 const WAITING_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=2 << 30;
-/// The bound, in buckets of the ring for each producer. Two buckets of a producer overlap. A
-/// bucket of small packets takes up to three times as much here, because a packet takes 72 bytes
-/// in addition to its data, and 16 in the ring.
+/// The bound, in buckets of the ring for each producer. Two buckets of a producer overlap. A bucket
+/// of 14-byte packets takes almost three times its size here: in addition to its data, a packet
+/// takes 72 bytes here, and 16 bytes in the ring.
 const WAITING_BUCKETS: u64 = 6;
 
 /// A packet that matches the query.
@@ -27,12 +27,13 @@ pub(super) struct MatchedPacket {
     pub(super) wire_len: u32,
     pub(super) interface: u16,
     pub(super) direction: u8,
-    /// 0: the recording of the ring. Packets of other recordings have other numbers.
+    /// 0: the recording of the ring. Packets of other recordings, and of dumps without IDs, have
+    /// other numbers.
     pub(super) recording: u32,
-    /// The producer that stored the packet. 0 for packets of other recordings.
+    /// The producer that stored the packet; 0 if `recording` is not 0.
     pub(super) producer: usize,
-    /// The number of the packet among the records of its producer. For packets of other recordings,
-    /// the ID, or without IDs the packet's number in the dump.
+    /// The number of the packet among the records of its producer. If `recording` is not 0: the
+    /// packet's ID, or without an ID the number of packets of its dump that were compared before.
     pub(super) record: u64,
     /// Records of the producer that are missing before this packet.
     pub(super) dropped: u64,
@@ -42,7 +43,8 @@ pub(super) struct MatchedPacket {
 }
 
 impl MatchedPacket {
-    /// The packet's ID in the answer; `None`: the packet is of another recording.
+    /// The packet's ID in the answer; `None`: the packet is of another recording, or of a dump
+    /// without IDs.
     pub(super) fn id(&self, recording: Recording) -> Option<PacketId> {
         (self.recording == 0).then(|| recording.id(self.producer, self.record))
     }
@@ -67,9 +69,9 @@ pub(super) struct PacketBatch {
 /// A merge of the ring's buckets and of dumps.
 #[derive(Debug, Default)]
 pub(super) struct AnswerMerge {
-    /// The waiting pieces, by the place of their next packet, then by the number of the piece. Two
-    /// pieces may have the same place: dumps have copies, and a damaged ring may have a record
-    /// twice.
+    /// The waiting pieces, by the place of their next packet, then by the number of the piece. A
+    /// dump that was not opened has the first place that its packets may have. Two pieces may have
+    /// the same place: dumps have copies, and a damaged ring may have a record twice.
     pieces: BTreeMap<(AnswerPlace, u64), PacketBatch>,
     /// The piece whose packet was returned last, and its number.
     taken: Option<(PacketBatch, u64)>,
@@ -90,8 +92,8 @@ const OWN_DUMPS: u64 = 1 << 62;
 const OTHER_DUMPS: u64 = 1 << 63;
 
 impl PacketBatch {
-    /// Adds a record of a producer. The answer has at most `snaplen` bytes of the record, and the
-    /// piece stores at most `kept` bytes.
+    /// Adds a packet of the ring or of a dump. The answer has at most `snaplen` bytes of the
+    /// packet, and the piece stores at most `kept` bytes.
     pub(super) fn push(
         &mut self,
         packet: &Packet<'_>,
@@ -125,7 +127,8 @@ impl PacketBatch {
     /// Sorts the packets. `dropped`: records that are missing before the first packet.
     pub(super) fn sort(&mut self, dropped: u64) {
         self.packets.sort_by_key(MatchedPacket::place);
-        // A piece may wait for long, and vectors grow to twice their length.
+        // A piece may wait for long, and a growing vector may allocate twice the memory that it
+        // needs.
         self.packets.shrink_to_fit();
         self.data.shrink_to_fit();
         if let Some(first) = self.packets.first_mut() {
@@ -155,8 +158,8 @@ impl AnswerMerge {
         self.wait(piece, self.made);
     }
 
-    /// Adds a dump, whose first packet has this or a later ring time. `is_own`: the dump is of this
-    /// recording.
+    /// Adds a dump. Its first packet has ring time `from_ns` or a later ring time. `is_own`: the
+    /// dump is of this recording.
     pub(super) fn add_dump(&mut self, from_ns: i64, dump: usize, is_own: bool) {
         let number = if is_own { OWN_DUMPS } else { OTHER_DUMPS } | dump as u64;
         let first = (from_ns, 0, 0, 0);

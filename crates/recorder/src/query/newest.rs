@@ -1,12 +1,12 @@
 //! Finds where the newest packets begin, before a pass reads the packets in order.
 //!
 //! In the ring, buckets are scanned from the newest back until enough packets match. The pass then
-//! begins with the oldest of these packets. Packets wait on a heap while an older bucket may have
-//! a newer packet: these packets are of overlapping buckets, as in `merge.rs`.
+//! begins with the oldest of these packets. Packets wait on a heap while an older bucket may have a
+//! newer packet: the waiting packets are of overlapping buckets, as in `merge.rs`.
 //!
 //! If dumps may have some of the packets, a first pass counts the whole answer, and keeps the
-//! places of its last packets. The second pass begins at one of these places. So a packet that only
-//! one of the passes can read does not change which other packets are in the answer.
+//! places of its last packets. The second pass begins at one of these places. So if a packet was
+//! overwritten or deleted after the first pass, the answer has the same other packets.
 
 use std::{
     cmp::Reverse,
@@ -25,10 +25,11 @@ use super::{
     resume::RecordPosition,
 };
 
-/// Where the newest packets of an answer begin, if it has older packets.
+/// Where the newest packets of an answer begin, if the query leaves out older packets.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NewestStart {
-    /// Stamp of the first of the newest packets, ns.
+    /// Stamp of the first of the newest packets, ns. If the limits allow no packet: stamp of the
+    /// last packet.
     pub(super) begin_ns: i64,
     /// Packets before this place are older.
     begin: AnswerPlace,
@@ -51,8 +52,8 @@ pub(super) struct LastPackets {
 type Match = (RecordPosition, i64, u64);
 
 /// Maximum number of entries of [`LastPackets::begins`], of 56 bytes each. If more packets are
-/// within the limit, only every second place is kept, then every fourth, and so on. The answer may
-/// then have a few packets fewer than its limit.
+/// within the limit, every second entry is dropped each time that the queue is full, so old entries
+/// are thinned out most. The answer may then have fewer packets than its limit.
 const BEGINS_MAX: usize = 1 << 20;
 
 impl NewestStart {
@@ -88,7 +89,8 @@ impl LastPackets {
         while self.begins.pop_front_if(is_too_much).is_some() {}
     }
 
-    /// Where the newest packets begin. `None`: with the first packet of the whole answer.
+    /// Where the newest packets begin. `None`: with the first packet of the whole answer, or the
+    /// answer has no packet.
     fn begin(&self) -> Option<NewestStart> {
         match self.begins.front() {
             Some((_, 0, _)) => None,
@@ -120,8 +122,9 @@ impl<W: io::Write> AnswerReading<'_, W> {
         Ok(self)
     }
 
-    /// The first of the newest packets. `None`: the packets of the ring alone do not decide which
-    /// packet is the first, or all packets of the ring are within the limits.
+    /// The first of the newest packets; if the limits allow no packet, the position after the last
+    /// packet. `None`: the packets of the ring alone do not decide which packet is the first, all
+    /// packets of the ring are within the limits, or the query was cancelled.
     fn newest_in_ring(&mut self) -> Option<Match> {
         let contents = Arc::clone(&self.start);
         let RegionContents { buckets, steps, .. } = &*contents;
@@ -153,7 +156,7 @@ impl<W: io::Write> AnswerReading<'_, W> {
                 && (position.0 > older_ns || waiting.len() as u64 > waiting_max)
             {
                 if position.0 <= older_ns && self.dumped.is_some() {
-                    // Too many matches wait, and dumps may have newer packets.
+                    // Too many matches wait, and an older bucket or a dump may have a newer packet.
                     return None;
                 }
                 (packets, bytes) = (packets + 1, bytes + its_bytes);

@@ -2,9 +2,9 @@
 //!
 //! A pass visits the buckets by their smallest time, and takes the matching packets out of each
 //! bucket. It gives out a packet when no older packet can follow. In a follow these are the packets
-//! before every producer's watermark. So a follow has the same order as a later answer, and a
-//! client may continue after any packet (`resume.rs`). Records of an open bucket that a pass has
-//! read are skipped by the next pass.
+//! before the watermarks of all producers that have a watermark. So a follow has the same order as
+//! a later answer, and a client may continue after any packet (`resume.rs`). The next pass of a
+//! follow skips the records of an open bucket that an earlier pass has read.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -30,7 +30,8 @@ const FOLLOW_LOOK: Duration = Duration::from_millis(10);
 /// of a processor.
 const LOOKS_SHARE: i64 = 20;
 /// A follow does not write its latest packet at once: if the answer ends, that packet gets the
-/// verdict. If no packet follows within this time, ns, the follow writes it without a verdict.
+/// verdict. If no packet follows within this time, ns, the follow writes the latest packet without
+/// a verdict.
 const HELD_BACK_NS: i64 = 200_000_000;
 /// Interval at which a follow writes statistics, ns.
 const STATISTICS_EVERY_NS: i64 = 1_000_000_000;
@@ -80,7 +81,7 @@ pub(super) struct ProducerProgress {
     pub(super) read: u64,
     /// Records that are missing since the producer's last packet in the answer.
     pub(super) dropped: u64,
-    /// The producer's last packet in the answer.
+    /// The producer's last packet in the answer, without packets from dumps.
     pub(super) last: Option<PacketId>,
 }
 
@@ -191,8 +192,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         let mut told_ns = self.answer.clock.mono_ns();
         loop {
             let begin_ns = self.answer.clock.mono_ns();
-            // Whether the recorder has ended is read before the region. So if it has ended, the
-            // region has all of its records.
+            // Whether the recorder has ended is read before the region. So if the recorder has
+            // ended, the region has all of its records.
             let has_left = self
                 .answer
                 .recorder
@@ -252,8 +253,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         }
     }
 
-    /// Buckets with records that were not read before, or with missing records before them, by
-    /// time.
+    /// The buckets that may have packets of the window, by their smallest time: buckets with
+    /// records that no earlier pass has read, and buckets before which records are missing.
     pub(super) fn visits<'c>(&mut self, contents: &'c RegionContents) -> Vec<BucketRead<'c>> {
         let mut order: Vec<usize> = (0..contents.buckets.len()).collect();
         order.sort_by_key(|index| {
@@ -334,8 +335,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         self.tally.ended_by.is_some()
     }
 
-    /// Reads a bucket if it may have packets of the window. First writes the packets before the
-    /// bucket.
+    /// Reads a bucket, unless the window or the index excludes all of its packets. First writes the
+    /// packets before the bucket.
     fn bucket(
         &mut self,
         contents: &RegionContents,
@@ -397,7 +398,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
                 let offset_ns = offset_ns(&contents.steps, producer, bucket.first);
                 let is_first = self.tally.packets == 0 && self.passes == 0;
                 let window = &mut self.answer.window;
-                // Dumps give packets from before the bucket: the start of the window stays.
+                // Dumps may give packets from before the bucket: the start of the window stays.
                 let is_first = is_first && self.dumped.is_none();
                 if is_first && window.begin_behind(span_ns.1, offset_ns) {
                     return Ok(());
@@ -474,8 +475,9 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         let left = usize::try_from(bucket.packets - visit.skip).unwrap_or(usize::MAX);
         let is_there = self.buffer.len() >= left && found.bytes <= bucket.bytes;
         let is_inside = span_ns.0 <= found.times_ns.0 && found.times_ns.1 <= span_ns.1;
-        // The bytes and times in the header are those of the whole bucket; in an open bucket they
-        // may include records that are not published. So they are compared only for a whole bucket.
+        // The header has the bytes and times of all records; in an open bucket, also of records
+        // that are not published. So they are compared only for a closed bucket without skipped
+        // records.
         let is_part = bucket.state == AttachedState::Open || visit.skip > 0;
         is_there
             && is_inside
@@ -501,7 +503,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
             resume,
             ..
         } = &mut self.answer;
-        // An open bucket has more records by now than when its header was read.
+        // An open bucket may have more records by now than when its header was read.
         let left = usize::try_from(bucket.packets - visit.skip).unwrap_or(usize::MAX);
         let mut found = FoundInBucket::default();
         for (index, packet) in (visit.skip..).zip(self.buffer.packets().take(left)) {
@@ -528,7 +530,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         found
     }
 
-    /// Maximum bytes of each packet in the answer, and in memory until then.
+    /// Maximum number of bytes of each packet: in the answer, and in memory while the packet waits.
     fn lengths(&self) -> (usize, usize) {
         let headers = self.answer.query.headers;
         let snaplen = headers.map_or(usize::MAX, |bytes| bytes.get() as usize);
@@ -554,7 +556,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
             })
         }) {
             let window = &self.answer.window;
-            // The start of the window may have moved forward since.
+            // The start of the window may have moved forward since the packet was read.
             if dump.is_none() && !window.holds(packet.time_ns, packet.stamp_ns) {
                 continue;
             }
@@ -577,7 +579,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
     }
 
     /// Writes the blocks of interfaces whose packets may match, so that programs that read a pipe
-    /// begin. Only if all have one link type, because such programs require that.
+    /// begin. Writes no block if these interfaces have several link types, because such programs
+    /// require one link type.
     fn write_interfaces(&mut self) -> Result<(), QueryError> {
         let Some(stream) = &mut self.stream else {
             return Ok(());

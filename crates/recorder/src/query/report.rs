@@ -59,8 +59,8 @@ pub struct QueryReport {
     /// Remarks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// The ID of the last packet of each producer in the answer. A query with these IDs as `after`
-    /// continues after this answer.
+    /// For each producer, the ID of its last packet in the answer that is from the ring. A query
+    /// with these IDs as `after` continues after this answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub after: Vec<PacketId>,
@@ -72,7 +72,8 @@ pub struct QueryReport {
 pub struct AnswerDumps {
     /// Dumps that were needed and whose file was opened, including files that end with an error.
     pub read: u64,
-    /// Dumps that are not completely in the answer: deleted, damaged, or unreadable.
+    /// Dumps that could not be used completely: for example deleted or damaged dumps, or dumps
+    /// without packet IDs that overlap with other dumps.
     pub failed: u64,
     /// Packets of the answer that are from dumps.
     pub packets: u64,
@@ -122,7 +123,8 @@ pub struct DumpAnswer {
 pub struct IndexUse {
     /// Buckets that were not read: their filters show that they have no matching packet.
     pub ruled_out: u64,
-    /// Buckets that were read, and for which a filter was made for the next query.
+    /// Buckets that had no filter yet: the query reads such a bucket, and tries to make a filter
+    /// for the next query.
     pub made: u64,
     /// Buckets that were read because they may have a matching packet, or because only a part of
     /// the bucket is in the window.
@@ -132,8 +134,7 @@ pub struct IndexUse {
     pub useless: u64,
 }
 
-/// The reason why an answer, or a dump that a trigger asks for, would have no packets. The text is
-/// a sentence.
+/// The reason why an answer, or a dump that a trigger asks for, would have no packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "why", rename_all = "kebab-case")]
@@ -167,9 +168,9 @@ pub enum Empty {
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         ns: u64,
     },
-    /// All packets of the window were inspected.
+    /// No inspected packet of the window matched.
     NothingMatched {
-        /// Number of inspected packets.
+        /// Number of inspected packets; 0 for a token with a filter.
         of: u64,
     },
 }
@@ -256,8 +257,8 @@ impl QueryReport {
         format!("{verdict}{separator}{missing}{losses}{empty}{dumps}{clipped}")
     }
 
-    /// The report as a comment of a file, which has room for 65,535 bytes. A longer report is
-    /// shortened to its main parts, and then to its sums.
+    /// The report as a pcapng comment, which has at most 65,535 bytes. A report of more than 60,000
+    /// bytes is shortened to its main parts, and, if that is not enough, to its sums.
     pub(super) fn comment(&self) -> String {
         const ROOM: usize = 60_000;
         let json = |report: &Self| serde_json::to_string(report).unwrap_or_default();

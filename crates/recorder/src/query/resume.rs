@@ -29,7 +29,8 @@ pub(super) struct Resume {
 pub(super) struct FoundPacket {
     pub(super) producer: usize,
     pub(super) record: u64,
-    /// Ring time in ns, and number of the interface. `None`: the packet was overwritten.
+    /// Ring time in ns, and number of the interface. `None`: the packet was overwritten, or cannot
+    /// be read.
     pub(super) place: Option<(i64, u16)>,
 }
 
@@ -74,7 +75,7 @@ pub(super) fn find(
 #[derive(Debug, Clone, Copy)]
 struct ResumePlace {
     record: u64,
-    /// Ring time, ns; `None`: the packet was overwritten.
+    /// Ring time, ns; `None`: the packet was overwritten, or cannot be read.
     time_ns: Option<i64>,
 }
 
@@ -108,8 +109,8 @@ impl Resume {
         Ok(resume)
     }
 
-    /// Begins the window with the oldest named packet: all packets before are in the earlier
-    /// answer. If a named packet was overwritten, the window begins with the ring.
+    /// Begins the window with the oldest named packet: the earlier answer has all matching packets
+    /// before that packet. If a named packet was overwritten, the window begins with the ring.
     pub(super) fn narrow(&self, window: &mut QueryWindow, contents: &RegionContents) {
         if self.own.is_empty() {
             return;

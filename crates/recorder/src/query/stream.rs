@@ -2,8 +2,9 @@
 //!
 //! Programs that read a pipe (tcpdump, tshark, capinfos) miscount custom blocks and a second
 //! section. So the verdict is a comment of the last packet. Each packet waits here until the next
-//! packet follows or the answer ends. As JSON the verdict is also in each interface's statistics at
-//! the end. A follow writes statistics every second, and its latest packet waits for 200 ms.
+//! packet follows or the answer ends; in a follow, not longer than about 200 ms. As JSON the
+//! verdict is also in each interface's statistics at the end. A follow also writes statistics every
+//! second.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -80,7 +81,7 @@ impl<W: io::Write> AnswerStream<W> {
         Ok(())
     }
 
-    /// Adds the blocks of interfaces that have none yet.
+    /// Adds the blocks of those interfaces that have no block yet.
     pub(super) fn interfaces<'e>(
         &mut self,
         entries: impl Iterator<Item = (u16, &'e InterfaceEntry)>,

@@ -13,7 +13,7 @@ pub struct QueriedPacket<'a> {
     /// Stamp of the packet, ns since the epoch.
     pub stamp_ns: i64,
     /// ID of the packet in the answers of this ring. `None`: the packet is from a dump of another
-    /// recording.
+    /// recording, or from a dump without IDs.
     pub id: Option<PacketId>,
     /// The name of the packet's interface.
     pub interface: &'a str,
@@ -41,7 +41,7 @@ impl<'v> PacketVisitor<'v> {
         Self(look)
     }
 
-    /// Gives the function a packet. Returns whether more packets are wanted.
+    /// Gives the function a packet. Returns whether the function wants more packets.
     pub(super) fn look(
         &mut self,
         entry: &InterfaceEntry,
