@@ -336,7 +336,8 @@ fn an_empty_answer_says_why_and_is_a_file() {
     assert_eq!(why(&path, &nothing), Empty::NothingMatched { of: 100 });
 }
 
-/// An answer that is cancelled before it begins inspects no packet, and its window is empty.
+/// An answer that is cancelled before it begins inspects no packet, and its window begins and ends
+/// with the same stamp.
 #[test]
 fn a_cancelled_answer_ends() {
     let mut written = Written::new();
@@ -351,8 +352,9 @@ fn a_cancelled_answer_ends() {
     assert_eq!(report.from, report.to);
 }
 
-/// A ring with a reservation keeps an old bucket, and lacks later buckets. In the answer, the first
-/// packet after the gap of each producer has the number of missing packets.
+/// A reservation keeps the oldest bucket of each producer in the ring, while later buckets are
+/// overwritten. In the answer, the first packet after the gap of each producer has the number of
+/// missing packets.
 #[test]
 fn the_first_packet_behind_a_gap_tells_how_many_are_missing() {
     let mut written = Written::new();

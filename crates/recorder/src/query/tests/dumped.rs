@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{StoredFile, dump::stream::hexadecimal};
 
-/// A packet that was recorded.
+/// A packet that a test puts into the ring or into dumps.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Sent {
     pub(super) time_ns: i64,
@@ -59,7 +59,7 @@ impl Sent {
 
 pub(super) const EXPRESSIONS: [&str; 3] = ["", "len > 1000", "ether[7] & 1 = 0"];
 
-/// A dump, its file, and whether it was deleted.
+/// A dump, its file, and whether the dump was deleted.
 #[derive(Debug, Clone)]
 pub(super) struct Dump {
     pub(super) shelved: CatalogDump,
@@ -71,7 +71,7 @@ pub(super) struct Dump {
 #[derive(Debug, Default)]
 pub(super) struct Shelves {
     dumps: Vec<Dump>,
-    /// Dumps that are deleted by now.
+    /// IDs of dumps that were deleted after the query listed the dumps.
     deleted: Mutex<BTreeSet<String>>,
     /// Bytes that were read from files.
     read: Arc<AtomicUsize>,
@@ -184,7 +184,7 @@ impl Dump {
         self
     }
 
-    /// A dump of an earlier version, whose packets have no IDs.
+    /// Makes this a dump of an earlier version of the program, whose packets have no IDs.
     fn without_ids(self) -> Self {
         let mut old = self.of_others().damaged(|file| strip_ids(file));
         old.shelved.recording = None;
@@ -365,7 +365,8 @@ fn a_dump_of_all_gives_what_has_left_the_ring() {
         "{}",
         report.reasons()
     );
-    // If no packet of the dump matches, the answer is complete, and counts the packets.
+    // If no packet of the dump matches, the answer is complete, and its report has the number of
+    // inspected packets.
     let nothing = Query {
         expression: "ether[0] = 7".to_owned(),
         ..named(1000, 2000)
@@ -561,7 +562,7 @@ fn other_recordings_give_what_they_have_and_cover_nothing() {
     assert_eq!(found[0], given(&before, 60));
     assert_eq!(causes(&report), ["evicted", "not-recorded", "truncated"]);
     assert_eq!(report.missing[2].at_most, Some(found.len() as u64));
-    // The IDs are the same, but name other packets.
+    // Both dumps have the same IDs, but these name other packets in the other recording.
     past.shelve(vec![whole, cut]);
     let both = packets().count() + sent.len();
     let (report, found) = past.ask(&named(200, 4000));
@@ -661,8 +662,8 @@ fn packets_of_dumps_have_the_ids_of_the_ring() {
     assert_eq!(causes(&report), ["evicted", "not-recorded"]);
 }
 
-/// Dumps without IDs give only the time that no other source may have, and the verdict reports
-/// that.
+/// A dump without IDs gives only packets of times that no other source gives. If these are not all
+/// of its packets, the verdict counts the dump as not read whole.
 #[test]
 fn without_ids_only_the_time_before_all_others_is_given() {
     let mut past = Past::new();
@@ -684,13 +685,14 @@ fn without_ids_only_the_time_before_all_others_is_given() {
     assert!(report.reasons().contains("1 not read whole"));
     let (report, _) = past.ask(&named(1000, 3000));
     assert!(errors(&report).is_empty(), "its part is whole");
-    // Packets of the ring cannot be compared with such a dump either: no packet is given twice.
+    // The dump has packets that the ring has too. It gives none of these packets, so the answer has
+    // no packet twice.
     past.shelve(alone);
     let (_, found) = past.ask(&named(1000, 31_000));
     let mut once = found.clone();
     once.dedup();
     assert_eq!((once.len(), found.len() > 2000), (found.len(), true));
-    // Packets without IDs in a dump that promises IDs.
+    // According to the catalog, the packets of this dump have IDs, but they have no IDs.
     let broken = dump("a", (1000, 25_000), "", past.those((1000, 25_000)));
     past.shelve(vec![broken.damaged(|file| strip_ids(file))]);
     let (report, found) = past.ask(&named(1000, 8000));
@@ -711,13 +713,13 @@ fn a_file_whose_stamps_go_back_is_left_there() {
     assert!(errors(&report)[0].contains("go back"), "{report:?}");
     assert_eq!(causes(&report), ["evicted"]);
     assert_eq!(found.len(), 500);
-    // A window after the step is in order.
+    // In a window whose packets are all after the step, the stamps are in order.
     let (report, found) = past.ask(&named(9000, 20_000));
     assert_eq!((errors(&report).len(), found.len() > 1000), (0, true));
 }
 
-/// A clock was set back, so different packets of the ring have the same stamps, and a dump has some
-/// of these packets. The answer has no packet twice.
+/// A clock was set back, so different packets of the recording have the same stamps, and a dump has
+/// some of these packets. The answer has no packet twice.
 #[test]
 fn a_clock_that_is_set_back_gives_nothing_twice() {
     let mut past = Past::new();
@@ -826,8 +828,8 @@ fn the_start_does_not_move_past_packets_of_dumps() {
     assert_eq!(causes(&report), ["evicted"], "{report:?}");
 }
 
-/// The pass after the count leaves out a dump that failed in the count. The packets without IDs in
-/// other dumps keep their order all the same.
+/// The pass after the count leaves out a dump that failed in the count and gave no packet. The
+/// packets without IDs in the other dumps nevertheless keep their order.
 #[test]
 fn the_newest_packets_of_dumps_without_ids_are_all_there() {
     let mut past = Past::new();

@@ -121,7 +121,8 @@ fn answers_are_what_lists_say() {
                 })
                 .collect();
             // Packets of dumps count up to the latest packet that the ring evicted. If the ring
-            // evicted nothing, it has all packets, and no dump is needed.
+            // evicted nothing, it has all packets of this recording, and only dumps of other
+            // recordings from before the ring are needed.
             let first_ns = in_ring.iter().map(|it| it.time_ns).min().unwrap();
             let wanted_to_ns = gap_ns.unwrap_or(first_ns - 1);
             let of_dumps = has.iter();
@@ -142,7 +143,8 @@ fn answers_are_what_lists_say() {
             assert!(found.is_sorted_by_key(|it| it.0), "{what}");
             let total = expected.len();
             if query.newest || report.clipped.contains(&"limit") {
-                // If packets have equal stamps, the list and the answer may have different ones.
+                // Of packets with equal stamps, the limit may leave different packets in the list
+                // and in the answer. So only stamps are compared.
                 if query.newest {
                     expected.reverse();
                     found.reverse();
@@ -167,8 +169,8 @@ fn answers_are_what_lists_say() {
                 found.sort();
                 assert_eq!(found, expected, "{what}");
             }
-            // The report calls only complete ranges complete, and packets in a covered range are in
-            // the answer.
+            // An answer that lacks packets reports `evicted`. It does so exactly if the dumps are
+            // not sure to cover the whole evicted time range.
             let whole = past.all.iter().filter(is_asked).count() as u64;
             let is_clipped = !report.clipped.is_empty();
             let lacks = report.missing.iter().any(|it| it.cause == "evicted");
@@ -202,7 +204,8 @@ fn answers_are_what_lists_say() {
     );
 }
 
-/// Many triggers at one time: many dumps of one time, each with packets that no other dump has.
+/// Many triggers at one time make many dumps of one time range, each with packets that no other
+/// dump has.
 #[test]
 fn many_dumps_of_one_time_are_all_read() {
     const DUMPS: usize = 120;

@@ -69,7 +69,7 @@ impl Write for Connection {
     }
 }
 
-/// Ends a follow if a test fails, because the test would wait for the follow.
+/// Ends a follow if a test fails, because the failing test would wait for the follow forever.
 struct Ending<'c>(&'c Cancel);
 
 impl Drop for Ending<'_> {
@@ -119,9 +119,9 @@ impl Received {
     }
 }
 
-/// Several producers, disordered stamps within the watermarks, clock steps, and connections that
-/// break anywhere. All packets arrive once, whether the client names one packet or one packet of
-/// each producer.
+/// Two producers, stamps in disorder but not before the watermarks, clock steps, and connections
+/// that break anywhere. All packets arrive once, whether the client names one packet or one packet
+/// of each producer.
 #[test]
 fn reconnections_lose_nothing_that_is_in_the_ring() {
     for seed in 0..12 {
@@ -172,7 +172,7 @@ fn reconnections_lose_nothing_that_is_in_the_ring() {
                         .producers
                         .iter_mut()
                         .for_each(|it| it.set_watermark(watermark_ns));
-                    // Some connections break meanwhile.
+                    // The writer often waits up to 30 ms, so that connections break in between.
                     let before = broken.load(SeqCst);
                     let start = Instant::now();
                     while random.u32(..40) > 0
@@ -287,8 +287,8 @@ fn causes_of(report: &QueryReport) -> Vec<&'static str> {
     report.missing.iter().map(|missing| missing.cause).collect()
 }
 
-/// On a silent link the last packet arrives alone, without a verdict. Each second the statistics
-/// have a verdict.
+/// On a silent link, the follow writes its last packet after a short time, without a verdict. The
+/// statistics, which it writes every second, have the verdict.
 #[test]
 fn a_silent_link_holds_nothing_back() {
     let mut written = Written::new();

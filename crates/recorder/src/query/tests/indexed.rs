@@ -259,8 +259,8 @@ fn a_flood_of_addresses_makes_no_filter_and_says_so() {
     assert_eq!(indexed.index.bytes(), 0);
 }
 
-/// In half of the buckets, random addresses make filters useless. A query tries only once to make
-/// such filters, and the filters of the other buckets still rule buckets out.
+/// In half of the buckets, random addresses make filters useless. Only the first query tries to
+/// make these filters. The filters of the other buckets rule buckets out.
 #[test]
 fn a_flood_in_half_of_the_buckets_leaves_the_index_of_the_others() {
     let mut indexed = Indexed::new(16 << 20, BUCKET_BYTES);

@@ -91,7 +91,8 @@ impl Written {
         self.published[producer].push(stamp_ns);
     }
 
-    /// Stores packets of 2 KiB from both producers in turn, every 10 ns from `from_ns` on.
+    /// Stores `turns` packets of 2 KiB from each producer, and publishes the packets. Each producer
+    /// stores one packet every 10 ns: producer 0 from `from_ns` on, producer 1 from 5 ns later on.
     fn fill(&mut self, from_ns: i64, turns: i64) {
         for turn in 0..turns {
             self.store(0, from_ns + 10 * turn, 2048);
@@ -171,7 +172,7 @@ fn causes(answer: &ParsedAnswer) -> Vec<&'static str> {
 fn a_running_ring_gives_all_that_was_published_in_order() {
     let mut written = Written::new();
     written.fill(1000, 100);
-    // Stamps need not be in order within a producer either.
+    // The stamps of one producer need not be in order.
     written.store(0, 1500, 100);
     written.producers[0].publish();
     written.store(0, 9999, 100); // not published
@@ -205,7 +206,7 @@ fn windows_and_filters_choose() {
     let found = answer(&path, &window).unwrap();
     assert_eq!(found.stamps(), [1100, 1105, 1110, 1115, 1120]);
     assert_eq!(found.report.verdict, Verdict::Complete);
-    // The last two bytes of the number.
+    // Compares the last two of the eight bytes of the packet's number.
     let filtered = Query {
         expression: "ether[6:2] = 7".into(),
         ..Query::default()
@@ -481,7 +482,7 @@ fn a_header_with_wrong_times_hides_nothing() {
     }
 }
 
-/// A file that is cut anywhere is refused: it is shorter than its header says.
+/// A file that is cut short at any of 1000 random offsets is refused as truncated.
 #[test]
 fn files_that_are_cut_short_are_refused() {
     let mut written = Written::new();
@@ -502,8 +503,9 @@ fn files_that_are_cut_short_are_refused() {
     }
 }
 
-/// With any changed bytes, the answer ends and can be read. If all changed bytes are checked
-/// ([`is_checked`]), a complete answer has all packets, with their stamps and interfaces.
+/// With random changed bytes, the query fails, or its answer ends and can be read. If all changed
+/// bytes are checked ([`is_checked`]), a complete answer has all packets, with their stamps and
+/// interfaces.
 #[test]
 fn damage_is_told() {
     let mut written = Written::new();
@@ -599,8 +601,8 @@ fn place(random: &mut fastrand::Rng, good: &[u8]) -> usize {
     random.usize(used[range].clone())
 }
 
-/// Whether a changed byte at this offset is noticed, or makes no difference: docs/dev/threats.md
-/// lists the rest.
+/// Whether a changed byte at this offset is noticed, or makes no difference. docs/dev/threats.md
+/// lists the changes that are not noticed.
 fn is_checked(place: usize, good: &[u8]) -> bool {
     let buckets_at = good.len() - BUCKET_BYTES * BUCKETS;
     if place >= buckets_at {
