@@ -30,7 +30,7 @@ impl Analyzers {
         }
     }
 
-    /// Readers of the ring that live inserters may need to run shards.
+    /// Maximum number of readers of the ring that live inserters need to run shards.
     pub(crate) fn releasing_readers_max(self, offline: bool, queues: usize) -> usize {
         match self {
             Self::Auto | Self::Inline if !offline => queues,
@@ -38,7 +38,8 @@ impl Analyzers {
         }
     }
 
-    /// Readers of the ring that shards may need.
+    /// Maximum number of readers of the ring that other threads, or the inserter of files, need to
+    /// run shards.
     pub(crate) fn readers_max(self, offline: bool) -> usize {
         match self {
             Self::Inline if offline => 1,
@@ -54,15 +55,14 @@ pub(crate) struct Situation {
     pub(crate) offline: bool,
     /// Queues of all sources, at least 1.
     pub(crate) queues: usize,
-    /// Readers for which the ring has room, of the requested ones.
+    /// Number of requested readers for which the ring has room.
     pub(crate) readers: usize,
     /// Whether all packets of a flow, in both directions, arrive at one queue.
     pub(crate) flows_together: bool,
-    /// The smallest partition of packets that trigger scripts need to see in one state; `None`: no
-    /// trigger scripts.
+    /// Which packets one instance of the trigger scripts must see; of several scripts, the value
+    /// for the most packets. `None`: no trigger scripts.
     pub(crate) triggers: Option<Partition>,
-    /// The partition of packets that the dump script needs to see in one state; `None`: no dump
-    /// script.
+    /// Which packets one instance of the dump script must see; `None`: no dump script.
     pub(crate) dump: Option<Partition>,
     /// Whether first fragments are remembered, for later fragments of their flow.
     pub(crate) learns: bool,
@@ -73,8 +73,8 @@ pub(crate) struct Situation {
 }
 
 /// Chooses the threads and the number of shards. Also returns a message if fewer threads analyze
-/// packets than requested, unless the request is above [`SHARDS`]. The error is a message for the
-/// user.
+/// packets than requested, unless the limit [`SHARDS`] alone is the reason. The error is a message
+/// for the user.
 pub(crate) fn choose(
     analyzers: Analyzers,
     it: Situation,
@@ -103,7 +103,8 @@ pub(crate) fn choose(
         // hits.
         let is_divided = it.triggers != Some(Partition::None) && !it.flows && !it.modules;
         return Ok(match analyzers {
-            // A small ring has no room for the reader; the analyzer finds the same hits.
+            // With modules, or if the ring has no room for the reader, the analyzer finds the same
+            // hits.
             Analyzers::Inline if it.readers == 0 || it.modules => one,
             Analyzers::Inline => (AnalysisPlacement::ShardReaders, 1, None),
             Analyzers::Threads(threads) if threads.get() > 1 && is_divided => {

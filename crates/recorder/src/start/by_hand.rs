@@ -34,6 +34,7 @@ pub struct ManualTrigger {
     /// `None`: no rule.
     pub rule: Option<String>,
     /// Ring-wide number of the interface that replaces `$iface` in the request's expression.
+    /// Ignored if `flow` is given.
     pub interface: Option<u16>,
 }
 

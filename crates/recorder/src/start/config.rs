@@ -40,7 +40,7 @@ pub struct Config {
     pub analyzers: Analyzers,
     /// Trigger expressions.
     pub triggers: Vec<String>,
-    /// Dump template of the triggers without a separate one (`requests`); empty: everything.
+    /// Dump template of the triggers without a separate template (`requests`); empty: everything.
     pub dump: String,
     /// Dump expression of manual triggers; empty: everything.
     pub manual_dump: String,
@@ -54,15 +54,15 @@ pub struct Config {
     /// a class are kept completely.
     pub cutoffs: Vec<ClassCutoff>,
     /// Live: during congestion, connections keep only their first packets, at least this number, 1
-    /// to 4,096. Ignored for files, because files wait.
+    /// to 4,096. Ignored for files, because the reading of files can wait.
     pub tail_drop_min: Option<u32>,
     /// Live: if the ring would not reach back this long, flows keep less. Ignored for files.
     pub history_goal: Option<Duration>,
     /// Requests of the triggers that differ from the settings below, in the order of triggers:
     /// expressions, scripts, modules. A missing request is a default request.
     pub requests: Vec<TriggerRequest>,
-    /// Names of the triggers, in the same order: different names of 1 to 64 bytes without control
-    /// characters. A trigger without a name gets its place as its name, from 1.
+    /// Names of the triggers, in the order of `requests`: different names of 1 to 64 bytes without
+    /// control characters. A trigger without a name gets its place as its name, from 1.
     pub names: Vec<String>,
     /// Packet time before a trigger.
     pub past: Duration,
@@ -73,24 +73,24 @@ pub struct Config {
     pub hold: Duration,
     /// Whether the first dump disarms the triggers.
     pub single: bool,
-    /// Dumps open at once. If there are several rules, one rule may have half of the dumps, and the
-    /// other rules share the rest.
+    /// Maximum number of dumps open at once. If there are several rules, one rule may have half of
+    /// these dumps, and the other rules share the rest.
     pub max_dumps: usize,
     /// For this time after the end of a dump's window, the same rule with the same filled-in dump
     /// expression starts no dump.
     pub hold_off: Duration,
-    /// Dumps started in any minute, shared like `max_dumps`; 0: no limit.
+    /// Maximum number of dumps started in any minute, shared like `max_dumps`; 0: no limit.
     pub dumps_per_minute: u64,
     /// Whether `dumps_per_minute` also limits dumps of alerts.
     pub limit_alerts_per_minute: bool,
-    /// Bytes written in any hour before no further dump is started, shared like `max_dumps`; 0: no
-    /// limit.
+    /// If dumps have written this number of bytes within an hour, no further dump is started;
+    /// shared like `max_dumps`. 0: no limit.
     pub bytes_per_hour: u64,
     /// A dump ends after this number of packets; 0: no limit.
     pub dump_packets: u64,
     /// A dump ends after this number of captured bytes; 0: no limit.
     pub dump_bytes: u64,
-    /// Bytes kept of each packet; 0: all.
+    /// Maximum number of bytes kept of each packet; 0: all bytes.
     pub snaplen: u32,
     /// Stop after storing this many packets.
     pub count: Option<u64>,
@@ -115,7 +115,7 @@ pub struct Config {
     pub min_free: Option<MinFree>,
     /// A command that runs for each finished dump.
     pub post: Option<PostConfig>,
-    /// How the recorder acts on alerts, and the alerts of files.
+    /// How the recorder acts on alerts; and, for a recording of files, the alerts.
     pub alerts: AlertConfig,
     /// Leaves out creation times, the host's name, the UUID of the recording and packet IDs.
     pub reproducible: bool,
@@ -197,9 +197,10 @@ pub enum Analyzers {
     /// packets may be shed: then as `Inline`.
     #[default]
     Auto,
-    /// In the thread that stores the packets, even if that leads to losses.
+    /// In the thread that stores the packets, even if that leads to losses. From files, in another
+    /// thread if there are modules, or if the ring is too small.
     Inline,
-    /// In this number of other threads.
+    /// In at most this number of other threads.
     Threads(NonZero<usize>),
 }
 
@@ -208,7 +209,7 @@ pub enum Analyzers {
 pub struct Scripts {
     /// Trigger scripts, in addition to the trigger expressions.
     pub triggers: Vec<Script>,
-    /// Makes a predicate from a trigger packet, instead of the dump template. Triggers with a
+    /// Makes a dump expression from a trigger packet, instead of the dump template. Triggers with a
     /// separate template keep their template.
     pub dump: Option<Script>,
     /// Modules over flows. They run after `triggers`, one instance in each shard.

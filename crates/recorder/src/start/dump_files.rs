@@ -15,7 +15,7 @@ use crate::dump::store::{
 };
 
 impl RecorderHandle {
-    /// The dumps in the directory and one level below, oldest first and open ones last. The list
+    /// The dumps in the directory and one level below, oldest first and open dumps last. The list
     /// includes dumps of earlier recorders.
     ///
     /// # Errors

@@ -56,7 +56,7 @@ pub fn check_template(text: &str) -> Result<(), FilterError> {
     template(text, &LinkTypes::new(&[], &usual), mode(false)).map(|_| ())
 }
 
-/// Checks a dump template for alerts, which their labels fill in ([`LabelTemplate`]).
+/// Checks a dump template for alerts, which the labels of an alert fill in ([`LabelTemplate`]).
 ///
 /// # Errors
 /// As [`check_expression`], or the text is no valid template.

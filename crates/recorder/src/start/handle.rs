@@ -214,7 +214,7 @@ impl RecorderHandle {
     /// [`Mode::Protect`].
     ///
     /// # Errors
-    /// [`CommandError`]; `Refused`: files always wait for their readers.
+    /// [`CommandError`]; `Refused`: the recording is from files, or `mode` is [`Mode::Wait`].
     pub fn set_when_full(&self, mode: Mode) -> Result<(), CommandError> {
         self.check_live()?;
         if mode == Mode::Wait {

@@ -205,7 +205,8 @@ impl OpenedRecorder {
         ring_config.releasing_readers = analyzers.releasing_readers_max(config.offline, queues);
         let ring = Ring::new(&ring_config, progress)?;
         let offer = offer(config, &mut expressions, &known);
-        // Packets that arrive before this, while memory is filled, do not count as lost.
+        // Packets that arrive before the sources open, while memory is filled, do not count as
+        // lost.
         let opened = probed.into_iter().map(|source| source.open(&offer));
         let sources = opened.collect::<Result<Vec<_>, _>>()?;
         let rules = expressions.triggers.shared.clone();
@@ -426,9 +427,9 @@ struct Wired {
     data_path: DataPath,
     /// How far the analyzer has read.
     positions: Positions,
-    /// To the dumper.
+    /// Messages to the dumper.
     messages: Receiver<DumperMessage>,
-    /// To the analyzer.
+    /// Commands to the analyzer.
     commands: SyncSender<AnalyzerCommand>,
     book: RuleBook,
     directory: Directory,
@@ -519,7 +520,8 @@ fn offer(config: &Config, expressions: &mut CheckedExpressions, link_types: &[Li
     }
 }
 
-/// The directory of dumps; without one, the working directory, which is not tried.
+/// The directory of dumps. Without a configured directory: the working directory, in which nothing
+/// is tried.
 fn open_directory(config: &Config) -> Result<Directory, StartError> {
     let directory = match &config.directory {
         Some(path) => Directory::open(path, config.format).map_err(|error| {
@@ -557,7 +559,7 @@ pub fn planned_buckets(config: &Config, queues: usize) -> Option<(usize, usize)>
 fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
     let producers = if config.offline { 1 } else { queues };
     // The ring of files has exactly the configured size, because results depend on the size. Live,
-    // the index gets a part of the configured size.
+    // the index gets a part of the configured size, unless that size is too small for an index.
     let bytes = match config.offline {
         true => config.ring_bytes,
         false => ring_bytes(config.ring_bytes),

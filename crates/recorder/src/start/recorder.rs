@@ -119,7 +119,7 @@ pub struct RecorderStatus {
     pub lapped: u64,
     /// Packets that the analyzer has not read yet.
     pub unread: u64,
-    /// Hits until the moment of `analyzed`.
+    /// Hits up to the moment at which `analyzed` was read.
     pub hits: HitCounts,
     /// Outcomes of hits, by rule.
     pub hits_by_rule: Vec<RuleHits>,
@@ -156,7 +156,7 @@ pub struct RecorderStatus {
     pub threads: Vec<ThreadStatus>,
     /// Results of the commands of dumps; `None`: there are no commands.
     pub post: Option<PostCounts>,
-    /// Number of trigger rules, including scripts.
+    /// Number of trigger rules, including scripts and modules.
     pub rules: usize,
     /// Time ranges that the ring keeps.
     pub pins: Vec<Pin>,
@@ -167,7 +167,7 @@ pub struct RecorderStatus {
 /// The results of a recorder; by default nothing.
 #[derive(Debug, Default)]
 pub struct RecorderSummary {
-    /// Every source's intake ledger, closed.
+    /// Every source's intake ledger.
     pub sources: Vec<SourceSnapshot>,
     /// Packets published. The reading ledger of the analyzer group: `stored = analyzed + lapped +
     /// unread`.
@@ -295,7 +295,7 @@ impl Recorder {
     }
 
     /// Waits for an event, at most `timeout`; `Err(Disconnected)` when all threads have ended. A
-    /// caller that takes no events blocks no thread; such events are counted
+    /// caller that takes no events blocks no thread. The events that the caller misses are counted
     /// ([`RecorderEvent::Missed`]).
     ///
     /// # Errors
@@ -351,7 +351,7 @@ impl Recorder {
         for thread in self.analyzers.into_iter().chain([self.dumper]) {
             panicked |= thread.join().is_err();
         }
-        // The dumper has reported the last dump to these threads.
+        // The dumper, which has ended, has reported the last dump to the threads of `--post`.
         panicked |= self.post.is_some_and(|post| !post.join());
         sum_up(&self.common, &self.handle, errors, panicked)
     }

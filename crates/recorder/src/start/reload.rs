@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// How often a reload retries because commands changed rules meanwhile.
+/// How often a reload tries to finish: commands may change rules while it compiles.
 const TRIES: usize = 16;
 
 /// The changes of a reload; by default nothing.
@@ -112,8 +112,8 @@ impl RecorderHandle {
     ///
     /// # Errors
     /// [`CommandError`]: nothing has changed, except after [`CommandError::Late`]: the change will
-    /// happen. `Refused`: for example, a rule that a command added has the name of another rule of
-    /// the configuration, or scripts differ.
+    /// happen. `Refused`: for example, a rule of the configuration has the name of a different rule
+    /// that a command added, or scripts differ.
     pub fn reload(&self, config: &Config) -> Result<ReloadOutcome, CommandError> {
         self.check_live()?;
         let mut configured = lock(&self.rules.configured);

@@ -43,8 +43,8 @@ impl RecorderHandle {
         NamedInterface::new(interface).ok()?.speed_mbit()
     }
 
-    /// Checks that an expression, for example of a query or a manual trigger, compiles for any
-    /// source.
+    /// Checks that an expression, for example of a query or a manual trigger, compiles for at least
+    /// one source.
     ///
     /// # Errors
     /// [`CommandError::Filter`].

@@ -157,8 +157,9 @@ pub struct RuleStatus {
     pub is_enabled: bool,
     /// Packets that matched this expression; `None`: a script, whose matches are not counted.
     pub hits: Option<u64>,
-    /// Time stamp of the last hit, ns since the UNIX epoch. `None`: no hit, or more than 256 rules
-    /// exist. Only [`RecorderHandle::rule`] and [`RecorderHandle::rules`] fill it in.
+    /// Time stamp of the last hit, ns since the UNIX epoch. `None`: no hit, or the rule has no
+    /// separate counters, because there are more than 256 rules. Only [`RecorderHandle::rule`] and
+    /// [`RecorderHandle::rules`] fill this field in.
     pub last_hit_ns: Option<i64>,
     /// Whether the rule belongs to the configuration ([`RecorderHandle::reload`]), and was not
     /// added by a command.
@@ -246,7 +247,8 @@ impl RuleBook {
         }
     }
 
-    /// The rules, as the analyzer has them: single rules that have started a dump are disabled.
+    /// The rules, as the analyzer has them: a rule with [`TriggerRequest::single`] is disabled when
+    /// it has started a dump.
     pub(super) fn table(&self) -> MutexGuard<'_, RuleTable> {
         let mut rules = lock(&self.rules);
         let fired = self.fired.take();
@@ -486,7 +488,8 @@ impl RecorderHandle {
     /// # Errors
     /// [`CommandError`], and then the rule is as it was, except after `Late`: the change will
     /// happen. `Filter`: the expression, or the dump expression, does not compile for any source.
-    /// `RuleExists`, `RuleChangedBefore`: the condition is false for a rule that would change.
+    /// `RuleExists`: the condition is `New`, and the rule exists. `RuleChangedBefore`: another
+    /// condition is false, and the rule is not yet as requested.
     pub fn put_rule(
         &self,
         name: &str,
@@ -750,7 +753,7 @@ impl RuleEntry {
 
 #[cfg(test)]
 impl RuleBook {
-    /// Makes this the number of the next rule.
+    /// Makes `number` the number of the next rule.
     pub(crate) fn skip_to(&self, number: usize) {
         lock(&self.rules).next = number;
     }

@@ -32,12 +32,12 @@ use crate::{
     start::recorder::StartError,
 };
 
-/// How long the analyzer waits for records, while a clock may end a window or the wait of a hit.
-/// From files always this time.
+/// How long the analyzer waits for records at most, while a clock may end a window or the wait of a
+/// hit. From files, this is always the limit.
 const ANALYZER_WAIT: Duration = Duration::from_millis(10);
-/// How long the analyzer waits live, while no dump is open: longer than an engine holds packets
-/// back on a busy link. So on a busy link only packets wake the analyzer, or only hits if inserters
-/// analyze packets.
+/// How long the analyzer waits at most, live, while no dump is open: longer than an engine holds
+/// packets back on a busy link. So on a busy link only packets wake the analyzer, or only hits if
+/// inserters analyze packets.
 const NO_DUMP_ANALYZER_WAIT: Duration = Duration::from_millis(100);
 /// Live: an analyzer that has read all records sleeps for this time, and only then asks producers
 /// to wake it, if its last wait was shorter than this time. Without the sleep, on a link that is
