@@ -106,8 +106,8 @@ fn alerts_that_wait_are_bounded() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = rig(dir.path());
     let one = alert(1, START + 9 * S);
-    // The event log keeps only the last events of these alerts. `look` takes no events, because the
-    // rig panics if it misses events.
+    // The event log keeps only the last events of these alerts, and the rig panics if it takes
+    // events after missed events. So the test calls `look`, which takes no events.
     for _ in 0..3 {
         rig.handle.alerts(vec![Arc::clone(&one); 30_000]).unwrap();
         rig.look();

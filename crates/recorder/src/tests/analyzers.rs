@@ -62,7 +62,7 @@ fn each_packet_is_analyzed_once_or_missed() {
         rig.pass(MS);
         rig.step();
         rig.step();
-        // Also on a silent link: no later packet leads to the count.
+        // The sum is also exact on a silent link, where no later packet makes the analyzers count.
         let reading = rig.common.counters.reading();
         let stored = rig.common.ring.statistics().stored_packets;
         assert_eq!(reading.analyzed + reading.lapped, stored, "{case}, running");

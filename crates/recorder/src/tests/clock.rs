@@ -140,8 +140,8 @@ fn beside_a_foreign_source(dir: &Path) -> Rig {
     rig
 }
 
-/// A source without watermarks next to a source with watermarks. Dumps do not wait for the first
-/// source but have its packets, and its silence is no loss.
+/// A source without watermarks next to a source with watermarks. Dumps do not wait for the source
+/// without watermarks. They have its packets, and its silence is no loss.
 #[test]
 fn a_source_without_watermarks_holds_nothing_up() {
     for ahead_ns in [0, 30 * MS, 400 * MS, -400 * MS] {
@@ -231,9 +231,8 @@ fn clocks_that_are_read_far_apart_tell_of_no_step() {
     );
 }
 
-/// The first dump after a step has its whole window. It does not matter whether its trigger arrives
-/// before any thread has noticed the step, or when the analyzer has noticed it but the queue has
-/// not.
+/// The first dump after a step has its whole window. Its trigger may arrive before any thread has
+/// noticed the step, or when the analyzer has noticed the step but the queue has not.
 #[test]
 fn a_dump_behind_a_clock_step_has_its_future() {
     let cases: [(&[i64], bool); 5] = [
@@ -327,7 +326,7 @@ fn a_window_ahead_of_all_other_clocks_has_its_losses() {
 }
 
 /// Two steps in one burst, of a clock that is judged by its stamps: misplaced packets of both steps
-/// are reported, whether the steps are followed or not.
+/// are reported, whether the ring follows the steps or not.
 #[test]
 fn all_steps_of_a_burst_are_told() {
     let dir = tempfile::tempdir().unwrap();

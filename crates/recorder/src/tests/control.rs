@@ -134,8 +134,8 @@ fn a_condition_holds_for_a_change_that_is_still_to_be_made() {
     assert!(asked(&mut rig, |it| it.remove_rule("r", Condition::Exists)).unwrap());
 }
 
-/// A single rule starts one dump, although several queues have hits at once, and is disabled then.
-/// Each time that a client enables the rule again, it starts one more dump.
+/// A rule with `single` starts one dump, although several queues have hits at once, and is disabled
+/// then. Each time that a client enables the rule again, the rule starts one more dump.
 #[test]
 fn a_single_rule_fires_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -336,8 +336,8 @@ fn added_rules_have_so_many_bytes() {
     add(&mut rig, "d", &long, &request).unwrap();
 }
 
-/// Until the analyzer has applied a change, it uses the old rule, even if rules are looked up in a
-/// set and the answer is not awaited.
+/// Until the analyzer has applied a change, it uses the old rule. This is so even if the analyzer
+/// looks similar rules up in a set, and the client does not wait for the answer.
 #[test]
 fn a_change_leaves_no_gap() {
     let dir = tempfile::tempdir().unwrap();
@@ -704,7 +704,7 @@ fn a_trigger_may_be_a_hit_of_a_rule() {
     assert!(!first.existed);
     let again = ask(&mut rig, "a", "udp port 8", at_ns).unwrap();
     assert_eq!((again.dump, again.existed), (first.dump, true));
-    // Another trigger in the same window, and one beyond the limit.
+    // Trigger `b` joins the dump of `a`. Trigger `c` needs another dump, which exceeds the limit.
     assert_eq!(ask(&mut rig, "b", "udp port 8", at_ns).unwrap(), again);
     let why = ask(&mut rig, "c", "udp port 7", at_ns).unwrap_err();
     assert!(matches!(why, CommandError::Suppressed(_)), "{why:?}");
@@ -722,7 +722,7 @@ fn a_trigger_may_be_a_hit_of_a_rule() {
     let costs = costs.iter().find(|it| it.rule.as_deref() == Some("web"));
     let counts = &costs.unwrap().counts;
     assert_eq!((counts.triggers, counts.suppressed.total()), (1, 2));
-    // Windows before the ring's contents. The key of an alert that got its dump still leads to that
+    // Windows before the ring's contents. The key of a trigger that got a dump still leads to that
     // dump.
     let gone = |rig: &mut Rig, at_ns| match ask(rig, "e", "udp", at_ns) {
         Err(CommandError::Gone(gone)) => gone,

@@ -18,7 +18,7 @@ use retroscope_packet::LinkType;
 
 use crate::intake::inserter::live::LiveInserter;
 
-/// Both clocks, set by the test.
+/// The real-time clock and the monotonic clock, both set by the test.
 #[derive(Debug, Default)]
 pub(crate) struct FakeClock {
     pub(crate) wall_ns: AtomicI64,
@@ -33,7 +33,7 @@ pub(crate) struct FakeClock {
 /// A pause after a reading of the clock. At its end a packet arrives.
 #[derive(Debug)]
 pub(super) struct Pause {
-    /// Readings before the pause.
+    /// Number of readings before the reading that the pause follows.
     pub(super) readings: usize,
     pub(super) pause_ns: i64,
     pub(super) packet: Vec<u8>,
