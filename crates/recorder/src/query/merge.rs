@@ -1,8 +1,9 @@
 //! Merges packets of many buckets into one order.
 //!
-//! A pass adds buckets by their smallest time. Before it adds a bucket, it takes out the packets
-//! before that time; in a follow, only those before the watermarks. So if clocks run forward, one
-//! or two buckets of each producer wait, and in a follow also the packets after the watermarks.
+//! A pass adds buckets by their smallest time. Before a pass adds a bucket, it takes out the
+//! packets before that time; in a follow, only packets that are also before the watermarks. So if
+//! clocks run forward, one or two buckets of each producer wait, and in a follow also the packets
+//! after the watermarks.
 
 use std::{collections::BTreeMap, ops::Range};
 

@@ -476,8 +476,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         let is_there = self.buffer.len() >= left && found.bytes <= bucket.bytes;
         let is_inside = span_ns.0 <= found.times_ns.0 && found.times_ns.1 <= span_ns.1;
         // The header has the bytes and times of all records; in an open bucket, also of records
-        // that are not published. So they are compared only for a closed bucket without skipped
-        // records.
+        // that are not published. So bytes and times are compared only for a closed bucket without
+        // skipped records.
         let is_part = bucket.state == AttachedState::Open || visit.skip > 0;
         is_there
             && is_inside

@@ -103,8 +103,8 @@ pub(crate) fn choose(
         // hits.
         let is_divided = it.triggers != Some(Partition::None) && !it.flows && !it.modules;
         return Ok(match analyzers {
-            // With modules, or if the ring has no room for the reader, the analyzer finds the same
-            // hits.
+            // With modules, or if the ring has no room for the reader, the analyzer does the work
+            // instead, and finds the same hits.
             Analyzers::Inline if it.readers == 0 || it.modules => one,
             Analyzers::Inline => (AnalysisPlacement::ShardReaders, 1, None),
             Analyzers::Threads(threads) if threads.get() > 1 && is_divided => {

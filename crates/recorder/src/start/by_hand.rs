@@ -19,8 +19,8 @@ use crate::{
 /// A manual trigger.
 #[derive(Debug, Clone, Default)]
 pub struct ManualTrigger {
-    /// If a trigger with this key has started a dump before (among the last 256), the result is
-    /// that dump. 1 to 64 bytes.
+    /// If an earlier trigger with this key got a dump, and the key is among the last 256 keys, the
+    /// result is that dump. 1 to 64 bytes.
     pub key: Option<String>,
     /// Time of the event, a stamp, ns since the epoch: the window is around this time. `None`: now.
     pub at_ns: Option<i64>,
@@ -40,8 +40,9 @@ pub struct ManualTrigger {
 
 impl RecorderHandle {
     /// Triggers manually, and waits until the dump is open. The expression of the request selects
-    /// the packets; without an expression, `manual_dump` of the configuration does. If a trigger
-    /// with this `key` has started a dump before (among the last 256), the result is that dump.
+    /// the packets; without an expression, `manual_dump` of the configuration does. If an earlier
+    /// trigger with this `key` got a dump, and the key is among the last 256 keys, the result is
+    /// that dump.
     ///
     /// # Errors
     /// As [`Self::trigger_by_hand`].
@@ -63,7 +64,7 @@ impl RecorderHandle {
     /// # Errors
     /// [`CommandError`]; `Filter`: the dump expression does not compile for any source, or needs a
     /// trigger packet. `Suppressed`, `Gone`, `Refused`: why there is no dump, for example because
-    /// its time is in the future.
+    /// the time of the trigger is in the future.
     pub fn trigger_by_hand(&self, by_hand: ManualTrigger) -> Result<TriggerOutcome, CommandError> {
         let ManualTrigger {
             key,

@@ -73,18 +73,20 @@ pub struct Config {
     pub hold: Duration,
     /// Whether the first dump disarms the triggers.
     pub single: bool,
-    /// Maximum number of dumps open at once. If there are several rules, one rule may have half of
-    /// these dumps, and the other rules share the rest.
+    /// Maximum number of dumps of rules that are open at once. If there are several rules, one rule
+    /// may have half of these dumps, and the other rules share the rest. Manual triggers may have
+    /// as many dumps in addition.
     pub max_dumps: usize,
     /// For this time after the end of a dump's window, the same rule with the same filled-in dump
     /// expression starts no dump.
     pub hold_off: Duration,
-    /// Maximum number of dumps started in any minute, shared like `max_dumps`; 0: no limit.
+    /// Maximum number of dumps that rules start in any minute, shared like `max_dumps`; 0: no
+    /// limit.
     pub dumps_per_minute: u64,
     /// Whether `dumps_per_minute` also limits dumps of alerts.
     pub limit_alerts_per_minute: bool,
-    /// If dumps have written this number of bytes within an hour, no further dump is started;
-    /// shared like `max_dumps`. 0: no limit.
+    /// If dumps have written this number of bytes within an hour, no rule and no alert starts a
+    /// further dump; shared like `max_dumps`. 0: no limit.
     pub bytes_per_hour: u64,
     /// A dump ends after this number of packets; 0: no limit.
     pub dump_packets: u64,
@@ -112,6 +114,7 @@ pub struct Config {
     /// recorders. `requests` has the limits for dumps of single rules.
     pub keep: RetentionLimit,
     /// Dumps are deleted if the file system of the directory is full, or has less room than this.
+    /// `None`: no dump is deleted for lack of room.
     pub min_free: Option<MinFree>,
     /// A command that runs for each finished dump.
     pub post: Option<PostConfig>,

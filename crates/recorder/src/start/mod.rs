@@ -520,8 +520,8 @@ fn offer(config: &Config, expressions: &mut CheckedExpressions, link_types: &[Li
     }
 }
 
-/// The directory of dumps. Without a configured directory: the working directory, in which nothing
-/// is tried.
+/// The directory of dumps. Without a configured directory: the working directory, without a check
+/// that it can be written.
 fn open_directory(config: &Config) -> Result<Directory, StartError> {
     let directory = match &config.directory {
         Some(path) => Directory::open(path, config.format).map_err(|error| {

@@ -663,7 +663,7 @@ fn packets_of_dumps_have_the_ids_of_the_ring() {
 }
 
 /// A dump without IDs gives only packets of times that no other source gives. If these are not all
-/// of its packets, the verdict counts the dump as not read whole.
+/// of its packets in the window, the verdict counts the dump as not read whole.
 #[test]
 fn without_ids_only_the_time_before_all_others_is_given() {
     let mut past = Past::new();

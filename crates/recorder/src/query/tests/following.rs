@@ -172,7 +172,8 @@ fn reconnections_lose_nothing_that_is_in_the_ring() {
                         .producers
                         .iter_mut()
                         .for_each(|it| it.set_watermark(watermark_ns));
-                    // The writer often waits up to 30 ms, so that connections break in between.
+                    // The writer waits for a short time, at most 30 ms, so that some connections
+                    // break.
                     let before = broken.load(SeqCst);
                     let start = Instant::now();
                     while random.u32(..40) > 0
