@@ -42,6 +42,8 @@ pub(super) struct LastPackets {
     /// Places where the newest packets may begin, each with the number of packets and bytes of the
     /// answer before that place.
     begins: VecDeque<(NewestStart, u64, u64)>,
+    /// Binary logarithm of the number of packets from one entry of `begins` to the next.
+    distance_log2: u32,
     /// The place after the last packet.
     end: Option<NewestStart>,
     packets: u64,
@@ -52,8 +54,8 @@ pub(super) struct LastPackets {
 type Match = (RecordPosition, i64, u64);
 
 /// Maximum number of entries of [`LastPackets::begins`], of 56 bytes each. If more packets are
-/// within the limit, every second entry is dropped each time that the queue is full, so old entries
-/// are thinned out most. The answer may then have fewer packets than its limit.
+/// within the limit, the entries are for every second packet, every fourth, and so on. The answer
+/// may then have fewer packets than its limit, by less than the distance of two entries.
 const BEGINS_MAX: usize = 1 << 20;
 
 impl NewestStart {
@@ -73,14 +75,16 @@ impl LastPackets {
         });
         let begin = NewestStart { begin_ns, begin };
         // Before the push, because an entry more would double the memory of the queue.
+        let mut distance = 1 << self.distance_log2;
         if self.begins.len() == BEGINS_MAX {
-            let mut number = 0_u8;
-            self.begins.retain(|_| {
-                number ^= 1;
-                number == 1
-            });
+            self.distance_log2 += 1;
+            distance *= 2;
+            self.begins
+                .retain(|(_, packets, _)| packets.is_multiple_of(distance));
         }
-        self.begins.push_back((begin, self.packets, self.bytes));
+        if self.packets.is_multiple_of(distance) {
+            self.begins.push_back((begin, self.packets, self.bytes));
+        }
         self.packets += 1;
         self.bytes += u64::from(packet.captured);
         let is_too_much = |(_, packets, bytes): &mut (NewestStart, u64, u64)| {
@@ -275,5 +279,18 @@ mod tests {
             assert!(last.begins.capacity() <= BEGINS_MAX);
         }
         assert!(last.begin().is_none(), "all packets are within the limits");
+        // Of many more packets, the answer has nearly as many as its limit allows.
+        let limit = 3 * BEGINS_MAX as u64;
+        let mut last = LastPackets {
+            limits: (limit, u64::MAX),
+            ..LastPackets::default()
+        };
+        let end = 4 * limit + 1;
+        for record in 0..end {
+            packet.record = record;
+            last.push(&packet);
+        }
+        let first = last.begin().unwrap().begin.3;
+        assert!((end - limit..end - limit + 4).contains(&first), "{first}");
     }
 }
