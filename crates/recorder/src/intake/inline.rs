@@ -165,7 +165,7 @@ pub(crate) struct Inline {
     placement: ShardPlacement,
     /// Whether there is new work for the analyzer since it was last woken.
     is_due: bool,
-    /// Bytes of plain frames stored since the analyzer was last woken. At `unread_max` bytes the
+    /// Bytes stored since the analyzer was last woken. At `unread_max` bytes the
     /// inserter wakes the analyzer in any case.
     unread: u64,
     unread_max: u64,
@@ -248,10 +248,7 @@ impl Inline {
         burst: &InHand<'_>,
         (frames, bytes): (&[FrameMeta], u64),
     ) {
-        let stored_bytes = bytes + frames.len() as u64 * DESCRIPTOR_BYTES;
-        self.placement.stored(stored_bytes);
-        self.unread += stored_bytes;
-        self.unturned += stored_bytes;
+        self.count_stored(frames.len() as u64, bytes);
         let Some(reader) = &mut self.reader else {
             return;
         };
@@ -270,6 +267,14 @@ impl Inline {
         let mut poll = SourcePoll(None);
         let go_on = &mut |now_ns| !(poll.is_due(now_ns) && (burst.is_followed)());
         reader.analyze_in_hand(self.producer, packets, &self.pulse, go_on);
+    }
+
+    /// Records were stored, with these captured bytes in all.
+    pub(crate) fn count_stored(&mut self, records: u64, bytes: u64) {
+        let stored_bytes = bytes + records * DESCRIPTOR_BYTES;
+        self.placement.stored(stored_bytes);
+        self.unread += stored_bytes;
+        self.unturned += stored_bytes;
     }
 
     /// Leaves the next records, and the backlog, to the analyzer.

@@ -401,6 +401,7 @@ impl QueueIntake {
         if let Some(inline) = &mut writer.inline {
             inline.before_storing(producer);
         }
+        let before = (producer.stored(), writer.count.stored_bytes);
         let mut is_stored = |index: &usize| {
             let frame = burst.frame(*index);
             let goes_on = writer.store(&frame, &self.interfaces, producer, parts);
@@ -414,7 +415,12 @@ impl QueueIntake {
             }
             goes_on
         };
-        range.take_while(|index| is_stored(index)).count()
+        let taken = range.take_while(|index| is_stored(index)).count();
+        if let Some(inline) = &mut writer.inline {
+            let bytes = writer.count.stored_bytes - before.1;
+            inline.count_stored(producer.stored() - before.0, bytes);
+        }
+        taken
     }
 
     /// Counts fetched frames beyond `-c` or `--duration` as filtered.
