@@ -31,21 +31,24 @@ use crate::{
     dump::{log::DumpCounts, post::PostResult, report::DumpReport, store::DeletedDump},
 };
 
-/// Events that are kept. For older events only their number is known.
+/// Number of events that the feed keeps. A slow listener learns only how many older events it
+/// missed.
 const KEPT: usize = 1024;
 /// The most checks, at intervals of [`PATIENCE_LOOK`], whether the listener that writes to a file
-/// has made room. Then the analyzer overwrites the event.
+/// has made room. Then the analyzer overwrites the oldest event.
 const PATIENCE_LOOKS: u32 = 20;
 const PATIENCE_LOOK: Duration = Duration::from_micros(500);
 
-/// An event of a running recorder. Events are in the order in which threads sent them.
+/// An event of a running recorder. A listener gets events in the order in which threads sent the
+/// events.
 #[derive(Debug, Clone)]
 pub enum RecorderEvent {
     /// A hit started a dump.
     Triggered {
         /// The dump's number, as in [`DumpReport::number`].
         number: u64,
-        /// The name of the trigger rule (by default its expression), `alert` or `manual`.
+        /// The expression of the trigger rule, the name of the script or module, `alert` or
+        /// `manual`. If a command triggered a rule, the name of the rule.
         rule: String,
         /// Time stamp of the trigger packet, of the alert, or of the command, ns since the epoch.
         trigger_ns: i64,
@@ -54,7 +57,7 @@ pub enum RecorderEvent {
         /// The alert's name, or the client's reason.
         reason: Option<Arc<str>>,
     },
-    /// A dump is on disk, or failed.
+    /// A dump was completed, or failed.
     Finished(DumpReport),
     /// The files of a finished dump were replaced by compressed ones, with other names.
     Compressed(DumpReport),
@@ -70,7 +73,7 @@ pub enum RecorderEvent {
     Exported(Export),
     /// A client changed something, or a reload failed.
     Changed(Change),
-    /// Clients were refused.
+    /// One or more requests or connections of clients were refused.
     Refused(Refusal),
     /// Newer events overwrote events that this listener has not read.
     Missed(Missed),
@@ -89,7 +92,7 @@ pub struct Export {
     pub address: Option<SocketAddr>,
     /// The kind of request, for example `query`.
     pub what: String,
-    /// The expression of the answer; empty: every packet.
+    /// The expression of a query; empty: every packet, or the client read a dump's file.
     pub filter: String,
     /// The requested Community ID; `None`: any.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,7 +100,8 @@ pub struct Export {
     /// The requested interfaces; empty: all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<String>,
-    /// Start of the answer (of the request if it failed), RFC 3339; `None`: the oldest packet.
+    /// Start of the answer (of the request if it failed), RFC 3339; `None`: the oldest packet, or
+    /// unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// End of the answer, RFC 3339.
@@ -106,12 +110,13 @@ pub struct Export {
     /// Most bytes of each packet; `None`: all recorded bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snaplen: Option<u32>,
-    /// Packets that were given; `None`: the request failed, and it is unknown how many packets the
-    /// client received.
+    /// Packets that were given; `None`: unknown, for example because the request failed, or because
+    /// the client read a part of a file.
     pub packets: Option<u64>,
-    /// Bytes that were given to the client's connection.
+    /// For queries and files, the bytes that were given to the client's connection. Otherwise the
+    /// bytes of the packets or of the conversation in the answer.
     pub bytes: u64,
-    /// Why the answer is incomplete; `None`: it is complete.
+    /// The error that ended the answer early; `None`: the whole answer was given.
     pub error: Option<String>,
 }
 
@@ -227,7 +232,7 @@ pub(crate) struct EventLog {
     news: Condvar,
     /// Wakes the [holding](Subscription::hold) listener, which may be waiting for flows.
     holder: Mutex<FlowWaker>,
-    /// No sender is left.
+    /// No [`Events`] is left.
     is_closed: AtomicBool,
     /// The next event number of the holding listener when the analyzer last waited in vain.
     waited_for: AtomicU64,
@@ -315,8 +320,8 @@ impl StoreListener for Events {
 }
 
 impl EventLog {
-    /// Sends an event, and never waits for listeners. A caller without an [`Events`] may be late:
-    /// the log may be closed, and the listeners gone.
+    /// Sends an event, and never waits for listeners. A caller that has only the log and no
+    /// [`Events`] may call this after the log was closed, when no listener is left.
     pub(crate) fn tell(&self, event: RecorderEvent) {
         let unread = self.feed.push(Arc::new(event));
         self.wake(unread);
@@ -360,8 +365,8 @@ impl Subscription {
 
     /// Makes the analyzer wait for this listener, up to 10 ms an event, before it overwrites events
     /// that the listener has not read; other senders overwrite. This is for a listener that writes
-    /// events to a file. If it waits for flows, it is woken when half of the kept events are
-    /// unread. Returns `false` if the analyzer waits for another listener.
+    /// events to a file. If the listener waits for flows, it is woken when half of the kept events
+    /// are unread. Returns `false` if the analyzer waits for another listener.
     pub fn hold(&mut self, flows: FlowWaker) -> bool {
         let holds = self.log.feed.hold(&mut self.cursor);
         if holds {
@@ -373,8 +378,8 @@ impl Subscription {
     /// Waits for an event, at most `timeout`.
     ///
     /// # Errors
-    /// As `Receiver::recv_timeout`: `Disconnected` when all threads of the recorder have ended and
-    /// all events were taken.
+    /// As `Receiver::recv_timeout`: `Disconnected` when all threads that send events have ended and
+    /// the listener has taken all events.
     pub fn take(&mut self, timeout: Duration) -> Result<RecorderEvent, RecvTimeoutError> {
         if let Some(event) = self.next_event() {
             return Ok(event);
@@ -521,7 +526,8 @@ mod tests {
             }
             listener
         });
-        // The reader may get no CPU for longer than the analyzer waits.
+        // The reading thread may get no CPU for longer than 10 ms, so the analyzer waits longer
+        // here.
         (0..total).for_each(|number| events.tell_within(notice(number), 100_000));
         let mut listener = reading.join().unwrap();
         let held = listener.cursor();
@@ -539,8 +545,8 @@ mod tests {
         );
     }
 
-    /// A holding listener waits for flows, and no flow ends. It must be woken when half of the kept
-    /// events are unread.
+    /// A holding listener waits for flows, and no flow ends. The listener must be woken when half
+    /// of the kept events are unread.
     #[test]
     fn who_writes_news_to_a_file_is_woken_when_half_of_them_are_unread() {
         let events = Events::new();

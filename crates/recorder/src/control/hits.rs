@@ -8,17 +8,18 @@ use serde::{Serialize, Serializer};
 /// Why a hit started no dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// A dump of the rule and the expression is open.
+    /// The hit is in the window of an open dump of the rule and the expression.
     Open,
     /// A dump of the rule and the expression has ended less than `--hold-off` ago.
     HoldOff,
     /// The rule may start no more dumps in this minute.
     DumpsPerMinute,
-    /// The rule may write no more bytes in this hour.
+    /// The dumps of the rule may write no more bytes in this hour.
     BytesPerHour,
     /// The rule may have no more dumps open at once.
     MaxDumps,
-    /// The packet does not have a variable that the dump template needs, or the dump script failed.
+    /// The packet does not have a variable that the dump template needs. Or the dump script failed,
+    /// or a script or module returned an expression that cannot be compiled.
     Unfilled,
     /// The one dump of `--single`, or of a rule with `single`, started before the hit could act.
     Single,
@@ -132,9 +133,10 @@ pub struct HitCounts {
 /// The hits that a dump represents.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Suppressed {
-    /// Further hits while the dump was open.
+    /// Further hits of the rule and the expression in the window of the open dump.
     pub(crate) count: u64,
-    /// The times of the first further hits, in order, ns.
+    /// The ring times of the first of these further hits, in the order in which the director
+    /// processed the hits, ns.
     pub(crate) times_ns: Vec<i64>,
     /// Other hits of the rule that started no dump, since the rule's previous dump.
     pub(crate) before: Suppressions,
@@ -152,7 +154,7 @@ impl Suppressed {
 /// Most suppressed hits whose times a sidecar lists. The sidecar counts all suppressed hits.
 const SUPPRESSED_LISTED: usize = 1000;
 
-/// Why a hit that could have started a dump did not.
+/// Why a hit that belongs to no open dump started no dump.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HitRefusal {
     /// A limit refused the hit.
@@ -170,7 +172,7 @@ pub(crate) enum HitRefusal {
     /// The trigger packet cannot supply a variable.
     #[error("no dump: {0}")]
     Variable(#[from] FillError),
-    /// The message of a dump script, or the error in the expression that a module returned.
+    /// The dump script failed, or the expression that a script or module returned has an error.
     #[error("no dump: {0}")]
     Script(String),
 }

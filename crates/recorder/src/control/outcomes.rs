@@ -30,7 +30,8 @@ const SERIES_MAX: usize = 256;
 pub struct RuleHits {
     /// The name of the rule; `None`: all rules without separate counters.
     pub rule: Option<String>,
-    /// The outcomes since a rule of this name was first added, whatever its expression.
+    /// The outcomes since the name got its counters. The outcomes of earlier rules of this name are
+    /// included.
     pub counts: HitCounts,
     /// Finished dumps of the rule.
     pub finished: u64,
@@ -39,20 +40,20 @@ pub struct RuleHits {
     pub bytes: u64,
 }
 
-/// The counters of a name. The analyzer writes them, any thread reads them; each number is
-/// independent.
+/// The counters of a rule name, of manual triggers, or of several names together. Any thread may
+/// read the counters. No number is ordered with another.
 #[derive(Debug, Default)]
 pub(crate) struct OutcomeCounters {
     triggers: AtomicU64,
     suppressed: [AtomicU64; Reason::ALL.len()],
     finished: AtomicU64,
     bytes: AtomicU64,
-    /// Ring time of the last hit, ns; 0: no hit.
+    /// The latest ring time of a hit, ns; 0: no hit.
     last_hit_ns: AtomicI64,
 }
 
 impl OutcomeCounters {
-    /// Counts `hits` with this outcome; `None`: a dump. Only one thread may call this.
+    /// Counts `hits` with this outcome; `None`: a dump. Only one thread at a time may call this.
     pub(crate) fn add(&self, reason: Option<Reason>, hits: u64) {
         let counter = match reason {
             None => &self.triggers,
@@ -61,14 +62,14 @@ impl OutcomeCounters {
         counter.store(counter.load(Relaxed) + hits, Relaxed);
     }
 
-    /// Adds bytes and finished dumps. Only the thread that calls [`Self::add`] may call this.
+    /// Adds bytes and finished dumps. Only one thread at a time may call this.
     fn add_cost(&self, cost: RuleSpending) {
         for (counter, more) in [(&self.finished, cost.finished), (&self.bytes, cost.bytes)] {
             counter.store(counter.load(Relaxed) + more, Relaxed);
         }
     }
 
-    /// Adds all counts of other counters. Only one thread may call this.
+    /// Adds all counts of other counters. Only one thread at a time may call this.
     fn add_all(&self, other: &Self) {
         self.add(None, other.triggers.load(Relaxed));
         for reason in Reason::ALL {
@@ -232,7 +233,7 @@ impl Outcomes {
         names.by_number.insert(number, (name.into(), counters));
     }
 
-    /// The rule of this name was removed.
+    /// Notes that the rule of this name was removed. The name keeps its counters.
     pub(crate) fn remove_rule(&self, name: &str) {
         let names = &mut *lock(&self.names);
         names.removals += 1;
@@ -241,7 +242,7 @@ impl Outcomes {
         }
     }
 
-    /// The rule with this number can have no more hits.
+    /// Forgets the number of a rule that can have no more hits.
     pub(crate) fn forget(&self, number: usize) {
         lock(&self.names).by_number.remove(&number);
     }
@@ -253,14 +254,15 @@ impl Outcomes {
         of_rule.map(|(_, counters)| Arc::clone(counters))
     }
 
-    /// The name of the rule with this number, even if the rule was removed.
+    /// The name of the rule with this number. A removed rule keeps its name until [`Self::forget`].
     pub(crate) fn name(&self, number: usize) -> Option<Arc<str>> {
         let names = lock(&self.names);
         let of_rule = names.by_number.get(&number);
         of_rule.map(|(name, _)| Arc::clone(name))
     }
 
-    /// All names in order, then the rest, if there is any.
+    /// The outcomes of each name with separate counters, in the order of names. Then the sum of all
+    /// other names, if it has counted anything or is in use.
     pub(crate) fn list(&self) -> Vec<RuleHits> {
         let names = lock(&self.names);
         let sum = |rule: Option<&String>, counters: &[&OutcomeCounters]| {
@@ -286,15 +288,15 @@ impl Outcomes {
         all
     }
 
-    /// The name of a rule.
+    /// As [`Self::name`].
     pub(crate) fn name_of(&self, number: usize) -> Option<Arc<str>> {
         let names = lock(&self.names);
         let (name, _) = names.by_number.get(&number)?;
         Some(Arc::clone(name))
     }
 
-    /// Ring time of the last hit of a rule, ns. `None`: no hit, or the rule has no separate
-    /// counters.
+    /// The latest ring time of a hit of the rule with this name, ns. `None`: no hit, or the name
+    /// has no separate counters.
     pub(crate) fn last_hit_ns(&self, name: &str) -> Option<i64> {
         let names = lock(&self.names);
         let last_ns = names.series.get(name)?.counters.last_hit_ns.load(Relaxed);
@@ -321,7 +323,7 @@ mod tests {
     }
 
     impl Outcomes {
-        /// The number of rules and names that are remembered.
+        /// The number of remembered rules, names, and sets of counters that have lost their name.
         pub(crate) fn known(&self) -> usize {
             let names = lock(&self.names);
             names.by_number.len() + names.series.len() + names.past.len()
@@ -343,7 +345,7 @@ mod tests {
         counters.add(0, None, 1);
         counters.add(0, Some(Reason::Open), 5);
         counters.add(usize::MAX, Some(Reason::MaxDumps), 2);
-        // Changed, then removed and added again.
+        // The rule is changed, which gives it number 1. Later it is removed and added again.
         outcomes.add_rule(1, "1");
         counters.add_rule(&outcomes, 1);
         counters.add(0, None, 1);

@@ -6,7 +6,8 @@ use retroscope_ring::RegionInfo;
 use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-/// Bits of the record in the ID of a packet. The bits above are the producer.
+/// Bits of the record in the ID of a packet. The 16 bits above are the producer, combined with bits
+/// of the recording's UUID.
 const RECORD_BITS: u32 = 48;
 
 /// Names a packet of a recording: `epb_packetid` in dumps and in the answers of queries. The upper
@@ -48,8 +49,8 @@ impl Recording {
         PacketId(self.mask() ^ producer | record)
     }
 
-    /// Producer and record. An ID of another recording gives a producer that most recordings do
-    /// not have.
+    /// Producer and record. An ID of another recording usually gives a producer that this recording
+    /// does not have.
     pub(crate) fn read(self, id: PacketId) -> (usize, u64) {
         let producer = (id.0 ^ self.mask()) >> RECORD_BITS;
         let record = id.0 & ((1 << RECORD_BITS) - 1);
@@ -99,7 +100,7 @@ impl FromStr for PacketId {
 }
 
 impl Serialize for PacketId {
-    /// As text: many readers of JSON hold numbers of 53 bits only.
+    /// As text, because many readers of JSON keep only 53 bits of a number.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }

@@ -38,8 +38,8 @@ struct Pinned {
     pin: Pin,
     /// The ranges of ring time that the reservations keep, ns.
     times: Vec<(i64, i64)>,
-    /// Several if a clock was set within the range. Cleared when [`Pins::take_fallen`] reports that
-    /// one of the reservations has fallen.
+    /// One reservation for each range of `times`: several if a clock was set within the pin's
+    /// range. Cleared when [`Pins::take_fallen`] reports that one of the reservations has fallen.
     reservations: Vec<Reservation>,
     /// When the lease ends, ns of the monotonic clock; `None`: the pin has no lease.
     end_ns: Option<i64>,
@@ -79,10 +79,11 @@ pub struct Pin {
     pub from_ns: i64,
     /// Last stamp that the pin keeps, ns since the epoch; may be in the future.
     pub to_ns: i64,
-    /// Whether the ring needed the pin's buckets (`--set when-full=record`), so that the pin keeps
-    /// nothing any more.
+    /// Whether the ring needed buckets of the pin (`--set when-full=record`). The analyzer then
+    /// releases the pin's other buckets too.
     pub has_fallen: bool,
-    /// Upper bound of the packets in the pin's range that were overwritten before the pin was made.
+    /// Packets in the pin's range that were overwritten before the pin was made. An upper bound,
+    /// except that the ring forgets buckets that were overwritten long ago.
     pub evicted_before: u64,
     /// Time until the pin ends, ns; `None`: the pin has no lease.
     pub lease_ns: Option<i64>,
@@ -212,7 +213,7 @@ impl Pins {
             .collect()
     }
 
-    /// Messages about pins that were revoked since the last call. Cheap enough to be called often.
+    /// Messages about pins that have fallen since the last call. Cheap enough to be called often.
     pub(crate) fn take_fallen(&self, ring: &Ring) -> Vec<String> {
         let news = ring.reservation_news();
         if self.seen.swap(news, Ordering::Relaxed) == news {

@@ -101,7 +101,8 @@ impl Reach {
         }
     }
 
-    /// Packets older than this are final and in order, ns. With `everything`, all packets are.
+    /// Packets before this ring time, ns, need not wait for older packets. With `everything`, no
+    /// packet needs to wait.
     pub(crate) fn frontier_ns(&self, everything: bool) -> i64 {
         if everything {
             i64::MAX
@@ -149,7 +150,7 @@ struct GateState {
 
 impl Gate {
     /// Asks the analyzer and the dumper, and waits for both answers. `wake` is called once to wake
-    /// the analyzer.
+    /// the analyzer. After [`Self::off`] the call does not wait.
     pub(crate) fn wait(&self, wake: impl FnOnce()) {
         let mut state = lock(&self.state);
         state.asked += 1;
@@ -186,7 +187,7 @@ impl Gate {
         self.moved.notify_all();
     }
 
-    /// Lets all threads pass from now on, because a thread has ended.
+    /// Lets every thread pass the gate from now on, because a thread that must answer has ended.
     pub(crate) fn off(&self) {
         lock(&self.state).off = true;
         self.moved.notify_all();
@@ -198,9 +199,11 @@ impl Gate {
 pub(crate) struct AnalyzerReading {
     pub(crate) analyzed: u64,
     pub(crate) lapped: u64,
-    /// Packets that were lapped, or unread at the stop, while rules might have matched them.
+    /// Packets that the analyzer never read, although a rule might have matched: lapped packets,
+    /// and packets that were unread at the stop.
     pub(crate) unseen: u64,
-    /// Dumps for which packets came too late: their verdicts do not report these packets.
+    /// Dumps for which packets may have come too late. A verdict that was judged before does not
+    /// report these packets.
     pub(crate) outdated: u64,
     /// The outcomes of hits.
     pub(crate) hits: HitCounts,
@@ -257,13 +260,14 @@ impl AnalyzerCounters {
     }
 }
 
-/// The costs of dumps by rule, and full dumps, on their way from the dumper to the director. Live,
-/// the director takes them at any time. From files, it takes them only after the dumper has
-/// answered [`DumperMessage::Account`](crate::dump::order::DumperMessage::Account). The dumper
+/// The costs of dumps by rule, and full dumps, on their way from the dumper to the director. The
+/// analyzer takes the costs for the director: live at any time, from files only after the dumper
+/// has answered [`DumperMessage::Account`](crate::dump::order::DumperMessage::Account). The dumper
 /// writes nothing between this answer and the taking, so each run gets the same values.
 #[derive(Debug, Default)]
 pub(crate) struct DumpCosts {
-    /// Whether costs are waiting. It orders no other access: the mutex protects the data.
+    /// Whether costs or full dumps are waiting. It orders no other access: the mutex protects the
+    /// data.
     any: AtomicBool,
     waiting: Mutex<(BTreeMap<usize, RuleSpending>, Vec<FullDump>)>,
 }
@@ -325,7 +329,8 @@ impl StopControl {
         self.stop.store(true, Ordering::SeqCst);
     }
 
-    /// A client requests a stop, and may wait for the end; or a live recording ends by itself.
+    /// Stops the recording because a client requests it, or because a live recording ends by
+    /// itself. Starts the time limit of [`Self::is_urgent`].
     pub(crate) fn ask_to_stop(&self) {
         self.asked.get_or_init(Instant::now);
         self.stop();

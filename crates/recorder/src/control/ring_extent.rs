@@ -58,7 +58,7 @@ mod tests {
         let gone = |end_ns| held(Some(300), Some(200)).gone(end_ns);
         assert_eq!(gone(200), Some(Empty::AgedOut { ns: 100 }));
         assert_eq!((gone(201), gone(300)), (None, None));
-        // Not all older packets were overwritten.
+        // The ring has a packet that is older than the newest overwritten packet.
         assert_eq!(held(Some(180), Some(200)).gone(190), None);
     }
 }

@@ -47,7 +47,7 @@ pub(crate) struct RingClock {
     /// Sum of the steps since the start, ns. Written under the mutex.
     offset_ns: AtomicI64,
     /// Monotonic time up to which all steps were detected, ns. At most a millisecond earlier than
-    /// the last check.
+    /// the last check that read both clocks at one moment.
     looked_mono_ns: AtomicI64,
     /// Monotonic time at which the last step was found, ns. Written under the mutex.
     stepped_mono_ns: AtomicI64,
@@ -323,7 +323,7 @@ mod tests {
             clock.wall_ns.fetch_add(*step_ns, SeqCst);
             let now = ring_clock.now();
             let since_start_ns = i64::try_from(round + 1).unwrap() * S;
-            // A difference below the threshold is no step; several differences may add up to a
+            // A difference of up to 100 ms is no step, but several such differences may add up to a
             // step.
             let rest_ns = if round == 3 { 90 * MS } else { 0 };
             assert_eq!(now.ring_ns, START + since_start_ns + rest_ns, "{round}");

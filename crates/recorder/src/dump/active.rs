@@ -62,12 +62,12 @@ pub(super) struct ActiveDump {
     /// without a packet.
     pub(super) trigger_packet: Option<TriggerPacket>,
     /// The dump's own reading position while it catches up. `None`: the dump follows
-    /// ([`Dumps`](super::dumps::Dumps)).
+    /// ([`Dumps`](super::dumps::Dumps)), or has read all its records.
     pub(super) reading: Option<WindowReading>,
     /// Packets of this ring time, ns, and later may be missing among the waiting packets.
     /// `i64::MAX`: the dump has read all records within reach.
     pub(super) unread_ns: i64,
-    /// The latest ring time of a packet that the sink got in order, ns.
+    /// The latest ring time, ns, of a packet that the dump gave to the sink in order.
     pub(super) reached_ns: i64,
     pub(super) waiting: Vec<WaitingPacket>,
     /// No waiting packet has an older ring time, ns.
@@ -83,17 +83,19 @@ pub(super) struct ActiveDump {
     /// Packets of the window that were overwritten, or dropped for lack of room, before the sink
     /// got them, also before the dump was opened.
     pub(super) lost: Evicted,
-    /// Whether packets of the window were overwritten before the dump was opened.
+    /// Whether packets of the window were, or may have been, overwritten before the dump was
+    /// opened.
     pub(super) is_start_lost: bool,
-    /// The loss since the last packet that the sink got, and the ring time at which the loss
+    /// The loss that the dump has not reported to the sink yet, and the ring time at which the loss
     /// begins, ns.
     pub(super) gap: Option<(i64, PacketGap)>,
     /// Packets of the shortened window that were found after the dump was full.
     pub(super) late_after_full: u64,
-    /// Packets and bytes that the sink got.
+    /// Packets and bytes that the dump gave to the sink.
     pub(super) taken: WrittenTotals,
     pub(super) per_interface: BTreeMap<u16, u64>,
-    /// Bytes of the dump's files that were reported to the director.
+    /// Bytes that were reported to the director: captured bytes, and the overhead of a file for
+    /// each packet.
     pub(super) reported_bytes: u64,
     pub(super) close: Option<CloseOrder>,
     /// Live: the verdict waits until the loss counters cover the window, but no longer than to this
@@ -298,8 +300,8 @@ impl ActiveDump {
         interface: &RecordedInterface,
         names: &mut InterfaceCache,
     ) {
-        // Packets outside of this range are read only if other dumps or the same bucket need a
-        // visit. They must not change the state of this dump's filter.
+        // A visit of a bucket for other dumps, or for other packets, also reads packets outside of
+        // this range. These packets must not change the state of this dump's filter.
         if !(self.order.looks_from_ns()..=self.end_ns).contains(&packet.time_ns) {
             return;
         }
@@ -322,7 +324,7 @@ impl ActiveDump {
         }
     }
 
-    /// A first fragment arrived: decides about the later fragments that waited.
+    /// Decides about the later fragments that waited for a first fragment, which has arrived.
     fn resolve(&mut self, fragment: FragmentKey, names: &mut InterfaceCache) {
         for kept in self.kept.take(fragment) {
             if let Some(interface) = names.interface(kept.meta.interface) {
@@ -351,8 +353,8 @@ impl ActiveDump {
         self.kept.forgotten + self.kept.iter().filter(may_be).count() as u64
     }
 
-    /// Counts the unread packets of buckets that were overwritten before the dump's own reading was
-    /// through. Returns whether there are such buckets.
+    /// If the dump has its own reading: counts the packets of buckets that were overwritten before
+    /// the dump had read the packets. Returns whether packets were, or may have been, lost.
     pub(super) fn ask_what_fell(&mut self) -> bool {
         let Some(reading) = self.reading.as_mut().filter(|reading| reading.has_fallen()) else {
             return false;
@@ -362,7 +364,8 @@ impl ActiveDump {
         !lost.is_none()
     }
 
-    /// Buckets were overwritten: counts their unread packets of the window as missing.
+    /// Counts the unread packets of overwritten buckets as missing, if the packets are in the
+    /// window.
     pub(super) fn lose(&mut self, lost: &OverwrittenBuckets) {
         for (bucket, skip) in &lost.buckets {
             if self.end(bucket.producer) > bucket.first + u64::from(*skip) {
@@ -384,7 +387,8 @@ impl ActiveDump {
         self.miss(count.packets, count.exact, bucket.span_in(from_ns, to_ns));
     }
 
-    /// Reserved buckets were overwritten and forgotten, with packets up to this time.
+    /// Notes that the ring overwrote reserved buckets and no longer knows which. They may have
+    /// packets up to this ring time, ns.
     fn lose_unknown(&mut self, before_ns: i64) {
         let lost = &mut self.lost;
         lost.unknown_before_ns = lost.unknown_before_ns.max(Some(before_ns));
@@ -445,7 +449,8 @@ impl ActiveDump {
         true
     }
 
-    /// Drops packets for which the sink has no room, because they hold too much of the ring.
+    /// Counts packets as lost that the dumper drops: the sink has no room for the packets, and they
+    /// hold too much of the ring.
     pub(super) fn let_go(&mut self, packets: &[WaitingPacket]) {
         let times = packets.iter().map(|packet| packet.meta.key.time_ns);
         if let Some(span_ns) = times.clone().min().zip(times.max()) {
@@ -622,7 +627,8 @@ impl ActiveDump {
         report
     }
 
-    /// Losses of the window that are not known yet.
+    /// Sources whose losses within the window are unknown, at least until their counters are read
+    /// again.
     pub(super) fn unknown(&self, close: &CloseOrder, intake: &Intake) -> Vec<Missing> {
         let window_ns = (self.order.from_ns, self.end_ns);
         intake.unknown(window_ns, close.clock_ns, self.order.offset_ns)

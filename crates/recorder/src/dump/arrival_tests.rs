@@ -58,7 +58,7 @@ fn dump(format: DumpFormat, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>
     let heading = facts.heading.clone();
     let mut file = DumpFile::new(&directory, facts);
     let mut captures = Captures::new(format, heading);
-    // The trigger's interface.
+    // The trigger's interface, which may have no packet.
     captures.interface(5, &Arc::new(interface(5)));
     let mut digests = captures.create(&mut file);
     for meta in packets {

@@ -59,7 +59,7 @@ impl Default for BlockMemory {
 }
 
 impl BlockMemory {
-    /// Memory with room for N bytes, wherever in a [`UNIT`] the first byte is.
+    /// Memory with room for `bytes` bytes, wherever in a [`UNIT`] the first byte is.
     fn new(bytes: usize) -> io::Result<Self> {
         let bytes = bytes.saturating_add(2 * UNIT);
         Ok(match bytes {
@@ -185,7 +185,7 @@ impl SpareBlocks {
         }
     }
 
-    /// Frees the blocks that were not used since the last call.
+    /// Frees as many blocks as were always spare since the last call.
     pub(super) fn trim(&self) {
         let mut state = lock(&self.0);
         let kept = state.blocks.len() - state.least;

@@ -120,7 +120,7 @@ impl DumpCompiler {
     }
 
     /// Starts a dump whose filter is compiled for the link types known at the hand-over. If the
-    /// filter is slow for others of `link_types`, the dump waits again.
+    /// filter is slow for another one of `link_types`, the dump waits again.
     fn begin(
         &mut self,
         id: u64,
@@ -160,7 +160,8 @@ fn ids<'d>(dumps: impl Iterator<Item = &'d ActiveDump>) -> Vec<u64> {
     dumps.map(|dump| dump.order.id).collect()
 }
 
-/// Starts the thread. It ends when all senders are dropped, after its current filter.
+/// Starts the thread. When the dumper drops its ends of the channels, the thread ends after its
+/// current filter.
 fn start() -> io::Result<(mpsc::Sender<FilterCompilation>, mpsc::Receiver<u64>)> {
     let (work_tx, work) = mpsc::channel::<FilterCompilation>();
     let (done, done_rx) = mpsc::channel();
