@@ -1,8 +1,9 @@
 //! Compresses a complete capture file with zstd, in frames that can be read separately.
 //!
-//! Each frame has [`FRAME_BYTES`] of the file, its length and its checksum. After the frames comes
-//! a table of their lengths (Zstandard Seekable Format), in a skippable frame that other programs
-//! ignore. So a reader that needs a part of the file reads only the frames with that part.
+//! Each frame has [`FRAME_BYTES`] of the file (the last frame may have less), their number and
+//! their checksum. After the frames comes a table of the frames' lengths (Zstandard Seekable
+//! Format), in a skippable frame that other programs ignore. So a reader that needs a part of the
+//! file reads only the frames with that part.
 //!
 //! Compression starts when the dump is complete on disk, with its sidecar. Only then are late
 //! packets sorted in and the verdict known. No other dump waits for minutes of compression.
@@ -26,7 +27,7 @@ use super::{
 /// Time that compression may take after a request to stop the recording: enough for some GB at
 /// level 3, for some ten MB at level 19.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// Bytes of the file in a frame: a reader decompresses at least this much for one packet.
+/// Bytes of the file in a frame. A reader decompresses a whole frame for one packet.
 const FRAME_BYTES: usize = 2 << 20;
 /// Number of frames after which the kernel may drop the pages that were read from its page cache.
 const FRAMES_KEPT: usize = 4;
@@ -64,7 +65,7 @@ struct ZstdFrames<'d> {
 ///
 /// # Errors
 /// A system error; another process changed or deleted the finished file; the recording is aborted,
-/// or was asked to stop [`STOP_GRACE`] ago. The new file is removed then.
+/// or was asked to stop at least [`STOP_GRACE`] ago. The new file is removed then.
 pub(super) fn compress(
     directory: &Directory,
     plain: &FinishedFile,

@@ -76,7 +76,7 @@ struct WrittenPacket {
     /// Place in the file: ring time, ns, then source.
     place: (i64, usize),
     stamp_us: i64,
-    /// Whether the packet has the direction of the first alert.
+    /// Whether the packet has the direction of the first alert's packet.
     is_forward: bool,
 }
 
@@ -129,7 +129,7 @@ impl DumpAlerts {
         self.alerts.insert(key, known);
     }
 
-    /// Notes a packet that is written next. Returns whether the packet is an alert's frame.
+    /// Notes a packet that is written next. Returns whether to mark the packet as an alert's frame.
     pub(super) fn write(&mut self, meta: &PacketMeta, link_type: LinkType, data: &[u8]) -> bool {
         let Some(first) = &self.first else {
             return false;

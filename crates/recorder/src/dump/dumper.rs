@@ -1,19 +1,19 @@
 //! The dumper: reads the ring for all open dumps in one pass and gives their sinks the packets.
 //!
 //! The dumper reads no clock to order packets. A [`DumperProgress`] says how far it may read
-//! (offline: as far as the analyzer has got, so that a dump sees the same packets in every run). It
-//! also says which packets are final in order: those older than every watermark. Each round visits
-//! the buckets with records that some dump has not read ([`Dumps`] knows the buckets), oldest
-//! first. Each bucket is visited once for all dumps. Then the round emits the packets that no older
-//! packet can precede any more.
+//! (offline: as far as the analyzer has got, so that a dump sees the same packets in every run).
+//! The progress also says which packets are final in order: those older than every watermark. Each
+//! round visits the buckets with records that some dump has not read ([`Dumps`] knows the buckets),
+//! oldest first. Each bucket is visited once for all dumps. Then the round emits the packets that
+//! no older packet can precede any more.
 //!
 //! The [pool](super::pool) does all work that may wait for a disk. A dump whose sink has no room
 //! reads no further meanwhile, and the ring may drop the dump's reservation.
 //!
 //! A bucket with packets that wait for their turn stays held. Few buckets are held, because only
-//! the packets of the last milliseconds wait. If they become too many (a queue without watermark),
-//! the dumper emits their packets at once, and the file is sorted when it is finished. Packets that
-//! still wait then, because a sink has no room, are lost.
+//! the packets of the last milliseconds wait. If more than an eighth of the ring's buckets are held
+//! (a queue without watermark), the dumper emits their packets at once. The file is sorted when it
+//! is finished. Packets that still wait then, because a sink has no room, are lost.
 
 mod finishing;
 mod opening;
@@ -60,8 +60,8 @@ use crate::{
     intake::{interfaces::InterfaceCache, marks::Marks},
 };
 
-/// Bytes of a packet in a file in addition to its data: an enhanced packet block (pcapng, section
-/// 4.3).
+/// Bytes of a packet in a file in addition to its data: an enhanced packet block without options
+/// and padding (pcapng, section 4.3).
 const PACKET_OVERHEAD_BYTES: u64 = 32;
 /// Time that a closed live dump waits for loss counters that cover its window, ns of the monotonic
 /// clock. While dumps are open, the counters are read every 10 to 30 ms, for the first time within
@@ -85,7 +85,7 @@ pub(crate) struct DumperParts {
     pub(crate) progress: DumperProgress,
     /// Marks the flows of dumps' packets; `None`: nothing is shed.
     pub(crate) marks: Option<Arc<Marks>>,
-    /// Runs a command for each finished dump.
+    /// Runs a command for each finished dump; `None`: there is no command.
     pub(crate) post: Option<PostQueue>,
     pub(crate) reproducible: bool,
     /// The origin of all dumps.
@@ -174,7 +174,8 @@ impl Dumper {
     /// gone, no dump is open and no sink has work.
     pub(crate) fn wait(&mut self) -> bool {
         self.pulse.beat();
-        // The last round may have consumed the analyzer's wake before the request was visible.
+        // The last round may have taken the analyzer's `Wake` message before the request was
+        // visible.
         if self.asked.is_some() || self.parts.common.gate.asked_of_dumper().is_some() {
             return true;
         }
@@ -208,7 +209,8 @@ impl Dumper {
     /// complete.
     pub(crate) fn step(&mut self) {
         // The bounds are read before the messages. So when the dumper reads up to the analyzer's
-        // position, it has all messages that the analyzer sent before it reached this position.
+        // position, it has all messages that the analyzer sent before the analyzer reached this
+        // position.
         let bounds = self.bounds();
         self.round(bounds);
     }
@@ -270,8 +272,8 @@ impl Dumper {
     }
 
     /// Whether rounds must keep step with the analyzer. From files, the packet at which a limit
-    /// ends a dump would depend on the dumper's progress. So the dumper reads on only when the
-    /// analyzer or the inserter waits for it, which is at the same packets in every run.
+    /// ends a dump would otherwise depend on the dumper's progress. So the dumper reads on only
+    /// when the analyzer or the inserter waits for it, which is at the same packets in every run.
     fn keeps_step(&self) -> bool {
         !self.is_last && !self.parts.common.is_live() && self.active.has_limited()
     }
@@ -490,6 +492,6 @@ fn holds_much(views: &mut HashMap<BucketRef, Weak<BucketView>>, held_max: usize)
 const DUMPER_WAIT: Duration = Duration::from_millis(5);
 /// The longest wait while the dumper only waits for the end of compression.
 const COMPRESSING_WAIT: Duration = Duration::from_millis(100);
-/// The longest wait for a message while no dump is open. After each wait the dumper counts a turn,
-/// which shows that it does not hang.
+/// The longest wait for a message while no dump is open and no sink has work. After each wait the
+/// dumper counts a turn, which shows that it does not hang.
 const IDLE_DUMPER_WAIT: Duration = Duration::from_secs(1);

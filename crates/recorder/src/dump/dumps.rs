@@ -378,8 +378,9 @@ impl Dumps {
         }
     }
 
-    /// Ends a pass, in which all dumps that can read have read the records within reach. Dumps get
-    /// their losses, dumps that have caught up begin to follow, and read buckets are released.
+    /// Ends a pass, in which all dumps that can read have read the records within reach. Dumps
+    /// learn which packets they lost, dumps that have caught up begin to follow, and read buckets
+    /// are released.
     pub(super) fn settle(&mut self, reach: &Reach) {
         self.passed.clone_from(reach);
         self.tell_lost();

@@ -3,7 +3,7 @@
 //! The encoders write into memory. The caller moves the bytes to the file, and so knows which
 //! blocks the file has completely. The first comment of a pcapng file is the dump's headline. The
 //! second comment is the verdict, a field of fixed length that says `unfinished` and is overwritten
-//! in place at the end. The third comment is the UUID of the recording.
+//! in place at the end. If packets have IDs, the third comment is the UUID of the recording.
 
 use std::io;
 
@@ -62,7 +62,7 @@ pub(crate) struct InterfaceTotals {
     pub(crate) received: Option<u64>,
     /// Packets since the start that were lost.
     pub(crate) dropped: Option<u64>,
-    /// Packets of the interface in this file.
+    /// Packets of the interface in the dump.
     pub(crate) written: u64,
 }
 
@@ -253,8 +253,8 @@ impl VerdictField {
         header
     }
 
-    /// Overwrites the field in the file. If another process changed or replaced the file, writes
-    /// nothing and returns an error.
+    /// Overwrites the field in the file. If the field or the start of the header block is not as
+    /// the encoder made it, another process changed the file: writes nothing and returns an error.
     pub(crate) fn write(&mut self, file: &dyn DiskFile, verdict: &str) -> io::Result<()> {
         let mut block_start = [0; BLOCK_START_BYTES];
         let mut found = [0; VERDICT_BYTES];

@@ -22,7 +22,7 @@ pub(super) struct DumpEnding {
     pub(super) stage: Stage,
     /// The report, without the parts that depend on the sink.
     pub(super) draft: DumpReport,
-    /// Packets and bytes that the sink got.
+    /// Packets and bytes that the dump gave to the sink.
     pub(super) taken: WrittenTotals,
     pub(super) per_interface: BTreeMap<u16, u64>,
     /// The window, ns of ring time.

@@ -28,9 +28,9 @@ use super::{
     template::NameFacts,
 };
 
-/// Numbers that are tried if a file name is taken.
+/// If a file name is taken, the recorder tries names with numbers below this limit.
 const NAME_TRIES: u64 = 100_000;
-/// The first numbers of [`NAME_TRIES`] are tried individually.
+/// The recorder tries each number below this limit. Then it finds a free number by bisection.
 const NAME_TRIES_EACH: u64 = 32;
 
 /// A dump as files `NAME.EXTENSION`. Files that are not complete have `.part` appended.
@@ -70,7 +70,7 @@ pub(crate) struct FileFacts {
     /// The source of further numbers if a name is taken.
     pub(crate) next_number: Arc<AtomicU64>,
     pub(crate) heading: Heading,
-    /// The name of the dump's rule; `None`: the rule has no name.
+    /// The name of the dump's rule; `None`: a command or an alert triggered the dump.
     pub(crate) rule_name: Option<Arc<str>>,
 }
 
@@ -123,7 +123,7 @@ impl DumpFile {
         }
     }
 
-    /// Tells the keeper that nothing more is written.
+    /// Tells the keeper that the dump is no longer open.
     fn tell_over(&mut self) {
         if let (Some(keeper), Some(id)) = (self.directory.keeper(), self.listed_id.take()) {
             keeper.register_finished(&id, &self.directory.id(&self.stem));
@@ -324,7 +324,7 @@ impl DumpFile {
     }
 
     /// Whether no file has the name of a plain capture. If another process replaced a capture, the
-    /// dump is not deleted.
+    /// dump does not count as deleted.
     fn is_deleted(&self) -> bool {
         let disk = self.directory.disk();
         let mut captures = match self.plain.is_empty() {
@@ -502,9 +502,9 @@ impl DumpFile {
         }
     }
 
-    /// Writes the sidecar through a `.part` file. Returns false if no capture file exists, or the
-    /// dump was deleted. If the sidecar of a compressed dump cannot be written, the plain files and
-    /// the old sidecar stay.
+    /// Writes the sidecar through a `.part` file. Returns false if no capture file of the dump
+    /// exists any more: the dump was deleted, or another process replaced its captures. If the
+    /// sidecar of a compressed dump cannot be written, the plain files and the old sidecar stay.
     pub(super) fn sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
         let mut written = self.write_sidecar(sidecar);
         if matches!(written, Ok(false)) && !self.plain.is_empty() && !self.is_deleted() {
@@ -526,7 +526,8 @@ impl DumpFile {
         written
     }
 
-    /// The files and their contents. If no file could be made, the name that was tried is listed.
+    /// The files and their contents. As long as no file exists, the name that the first file should
+    /// get is listed.
     pub(super) fn held(&self) -> SinkContents {
         let captures = self.captures.iter().map(|capture| capture.path.clone());
         let parts = self.streams.iter().map(|stream| stream.path().to_owned());

@@ -2,7 +2,8 @@
 //! that all dumps share.
 //!
 //! Every open dump of a flow keeps its own copies of fragments that may belong to its flow. Without
-//! the budget, fragments without a first fragment cost each of thousands of dumps 1,024 packets.
+//! the budget, fragments without a first fragment could take the memory of 1,024 packets in each of
+//! thousands of dumps.
 
 use std::{cell::Cell, collections::VecDeque, rc::Rc};
 

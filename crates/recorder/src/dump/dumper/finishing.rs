@@ -100,7 +100,8 @@ impl Dumper {
         }
     }
 
-    /// The sink of a dump has answered: starts the next stage.
+    /// Starts the next stage of a dump. Its sink has answered, or cannot do the work of the present
+    /// stage.
     fn go_on(&mut self, id: u64, mut ending: DumpEnding) {
         match ending.stage {
             Stage::Finishing => {
@@ -165,7 +166,7 @@ impl Dumper {
                 if !ending.completion.lacks_sidecar {
                     let report = ending.report();
                     self.parts.common.log.replace(&report);
-                    // The command of a complete dump has run already.
+                    // The command of a dump without an error was queued before.
                     if report.error.is_some() {
                         self.post(&report);
                     }
@@ -211,7 +212,7 @@ impl Dumper {
     }
 
     /// Forgets a dump. If the sidecar of a live dump could not be written, keeps the dump for
-    /// another try: no list has files without a sidecar.
+    /// another try, because lists of dumps show only files with a sidecar.
     fn put_by(&mut self, id: u64, ending: DumpEnding) {
         let is_tried_again = ending.completion.lacks_sidecar && self.parts.common.is_live();
         if is_tried_again && self.lacking.len() < LACKING_MAX {

@@ -71,7 +71,8 @@ impl Dumper {
         let sink = parts.pool.open(order.id, (captures, &directory), file);
         let trigger_packet = by_packet.map(|interface| TriggerPacket::new(&interface.name));
         let lost = *reservation.evicted_before();
-        // A dump without an expression selects all packets, and so exempts no flow from shedding.
+        // A dump without an expression selects all packets. If it exempted their flows, nothing
+        // could be shed.
         let marks = (parts.marks.clone()).filter(|_| !order.expression.trim().is_empty());
         if let Some((marks, filter)) = marks.as_ref().zip(order.predicate.filter()) {
             marks.open_dump(order.id, filter, self.names.link_types());
@@ -127,7 +128,7 @@ fn headline(order: &DumpOrder, origin: &Origin) -> String {
     )
 }
 
-/// The final verdict if the dump will be complete. `unknown`: a sentence for each source whose
+/// The verdict that a complete dump usually gets. `unknown`: a sentence for each source whose
 /// losses no counter reports.
 fn expected_verdict(unknown: &[String]) -> String {
     let unknown = unknown.iter().map(|unknown| format!("; {unknown}"));
