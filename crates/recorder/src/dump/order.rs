@@ -60,8 +60,8 @@ const UNSENT_ALERTS_MAX: usize = 16_384;
 
 /// The analyzer's end of the queue to the dumper. A live analyzer never waits for a dumper that a
 /// disk delays: messages without room in the queue wait here. The limits on open dumps bound the
-/// orders among them, because a dump whose order waits here is not finished: at most two orders for
-/// each dump. [`UNSENT_ALERTS_MAX`] bounds the alerts.
+/// waiting orders, because a dump whose order waits here is not finished. Each dump has at most two
+/// orders. [`UNSENT_ALERTS_MAX`] bounds the alerts.
 #[derive(Debug)]
 pub(crate) struct DumperMessages {
     queue: SyncSender<DumperMessage>,
@@ -124,7 +124,7 @@ pub(crate) struct DumpOrder {
     pub(crate) id: u64,
     /// The trigger's text, for names and reports.
     pub(crate) rule: String,
-    /// The number of the trigger rule.
+    /// The number of the trigger rule, or the number that stands for alerts or for commands.
     pub(crate) rule_number: usize,
     /// The directory for the dump's files, below the directory of the dumps.
     pub(crate) into: Option<SubDirectory>,
@@ -134,7 +134,7 @@ pub(crate) struct DumpOrder {
     pub(crate) caller: Option<Arc<str>>,
     /// The reason, if the trigger names a reason.
     pub(crate) reason: Option<Arc<str>>,
-    /// The name of the dump's rule; `None`: the rule has no name.
+    /// The name of the dump's rule; `None`: a command or an alert triggered the dump.
     pub(crate) rule_name: Option<Arc<str>>,
     pub(crate) window: DumpWindow,
     /// Producer, record and interface of the trigger packet. `None`: a command or an alert

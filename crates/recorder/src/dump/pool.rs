@@ -1,14 +1,14 @@
 //! The threads for work that may wait for a disk.
 //!
 //! Each dump has a sink (its [files](super::file)), and each sink has a queue of work: the packets
-//! that the dumper encoded, then the end of the dump. One worker at a time works on a sink, in the
-//! order of the queue.
+//! that the dumper encoded, then the end of the dump. One worker at a time does the work of a
+//! queue, in the queue's order.
 //!
 //! Work that may wait until a disk has stored data (sync, merge, sidecar) is *slow*. At any time at
 //! least two of the four writing workers do no slow work. If no worker does slow work, the next
-//! free worker takes slow work before other blocks. All workers take the first packets of a dump
-//! before all other work, so these packets wait for no sync. Separate workers compress, because
-//! compression may take hours.
+//! free worker takes slow work before it writes further blocks of begun dumps. The writing workers
+//! take the first packets of a dump before all other work, so these packets wait for no sync.
+//! Separate workers compress, because compression may take hours.
 //!
 //! All sinks share a budget of bytes that are encoded and not written yet. A queue may grow to half
 //! of the rest of the budget (dynamic thresholds, Choudhury and Hahne 1998). So a sink that makes
@@ -59,11 +59,11 @@ const WRITERS: usize = 4;
 const NEVER_SLOW: usize = 2;
 /// Workers that only compress complete dumps.
 const COMPRESSORS: usize = 2;
-/// Bytes of packets of all dumps that are copied and not written yet. A disk of 1 GB/s that stalls
-/// for 20 ms needs a third of this budget.
+/// Limit of the bytes of packets, of all dumps, that are copied and not written yet. A disk of 1
+/// GB/s that stalls for 20 ms needs a third of this budget.
 pub(crate) const BUDGET_BYTES: usize = 64 << 20;
-/// Upper bound of the descriptors that a worker may open in addition, for example a capture and its
-/// merged copy.
+/// Upper bound of the descriptors that a worker opens during its work, for example of a capture and
+/// its merged copy. The pool leaves room for these descriptors.
 const FILES_AT_WORK: usize = 3;
 /// Descriptors that a compressing worker may open: a capture and its compressed copy.
 const FILES_COMPRESSING: usize = 2;

@@ -38,7 +38,7 @@ use crate::control::{
 const WAITING_MAX: usize = 1000;
 /// Interval at which a thread that waits for a command checks whether the recording is aborted.
 const LOOK: Duration = Duration::from_millis(100);
-/// Time between a request to end a command (SIGTERM) and its end by force (SIGKILL).
+/// Time between SIGTERM and SIGKILL for a command that does not end.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A function that the threads run first: to give up privileges, and to become another user.
@@ -355,8 +355,8 @@ impl PostQueue {
         }
     }
 
-    /// Ends running commands: SIGTERM within [`LOOK`], then SIGKILL after [`GRACE`]. Skips the
-    /// commands that wait.
+    /// Ends running commands: SIGTERM within [`LOOK`], then SIGKILL for the rest of the process
+    /// group when the command has ended, or after about [`GRACE`]. Skips the commands that wait.
     pub(crate) fn abort(&self) {
         self.shared.is_aborted.store(true, Ordering::SeqCst);
     }
@@ -411,7 +411,7 @@ impl PostShared {
         let ended = self.start(dump).and_then(|mut child| {
             let waited = self.wait(&child);
             if !matches!(waited, Ok(true)) {
-                // Until its leader is reaped, no other group can have this number.
+                // Until the group's leader is reaped, no other group can have this number.
                 let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
             }
             let status = child.wait()?;
@@ -426,7 +426,8 @@ impl PostShared {
         }
     }
 
-    /// The output of the command goes to stderr: stdout may carry data of the recorder.
+    /// Starts the command of a dump. Its output goes to stderr, because stdout may carry data of
+    /// the recorder.
     fn start(&self, dump: &PostJob) -> io::Result<Child> {
         let words = self.config.command.words(dump);
         let stderr = || io::stderr().as_fd().try_clone_to_owned().map(Stdio::from);

@@ -70,8 +70,8 @@ impl WindowReading {
         }
     }
 
-    /// Sets whether the reading makes no progress. If it makes none, the ring drops its reservation
-    /// before the reservations of readings that progress.
+    /// Sets whether the reading *yields*, because it makes no progress. The ring drops the
+    /// reservation of a reading that yields before the reservations of other readings.
     pub(super) fn set_yielding(&mut self, yields: bool) {
         if std::mem::replace(&mut self.yields, yields) != yields {
             self.reservation.set_yielding(yields);
@@ -103,8 +103,8 @@ impl WindowReading {
         self.scanned.insert(bucket, records);
     }
 
-    /// Continues at the position of the reading `other`. Its losses, the latest of which are
-    /// `lost`, are already reported, and this reading must not report them again.
+    /// Continues at the position of the reading `other`. The losses of `other`, the latest of which
+    /// are `lost`, are already reported, and this reading must not report them again.
     pub(super) fn has_read_as(&mut self, other: &Self, lost: &OverwrittenBuckets) {
         // `u32::MAX` marks losses that `other` inherited in this way. The ring had overwritten
         // these buckets before this reading was made, so this reading cannot report the losses.
@@ -125,7 +125,7 @@ impl WindowReading {
         }
     }
 
-    /// Whether the reservation no longer protects any bucket.
+    /// Whether the ring has dropped the reservation, which then protects no bucket.
     pub(super) fn has_fallen(&self) -> bool {
         self.reservation.has_fallen()
     }

@@ -121,7 +121,8 @@ pub struct DumpReport {
     #[serde(serialize_with = "lossy_all")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub locations: Vec<PathBuf>,
-    /// The trigger expression, the name of the rule that an alert named, `alert`, or `manual`.
+    /// The trigger expression, the name of the script or module, `alert`, or `manual`. If a command
+    /// triggered a rule: the name of the rule.
     pub rule: String,
     /// The name of the rule: as given, or its position among the triggers at the start, from 1.
     /// Absent for dumps by hand and dumps of alerts.
@@ -137,7 +138,7 @@ pub struct DumpReport {
     /// The reason, in the client's words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Time stamp of the trigger packet, RFC 3339.
+    /// Time stamp of the trigger packet, of the alert or of the command, RFC 3339.
     pub trigger_time: String,
     /// Start of the window, RFC 3339.
     pub from: String,
@@ -157,8 +158,8 @@ pub struct DumpReport {
     /// The error of a failed dump.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Remarks: clock steps, losses that no counter reports, link types that libpcap cannot read in
-    /// one file.
+    /// Remarks, for example about clock steps, losses that no counter reports, or link types that
+    /// libpcap cannot read in one file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Packets in or near the window that the trigger rules did not see, and that may have been
@@ -171,7 +172,8 @@ pub struct DumpReport {
     /// The stamps of a source jumped back and forth within the window. The notes name the source.
     #[serde(skip)]
     pub(crate) is_disordered: bool,
-    /// Stamp minus ring time of the trigger packet, ns.
+    /// Stamp minus ring time of the trigger packet, ns. Without a trigger packet, of the alert or
+    /// of the system's clock.
     #[serde(skip)]
     pub(crate) offset_ns: i64,
     /// The filled-in dump expression, as in the sidecar. Empty: every packet.
@@ -253,8 +255,8 @@ impl DumpReport {
         )
     }
 
-    /// The verdict with its reasons, and the sources of unknown losses: `incomplete: 12 packets
-    /// missing (evicted); eth0: losses unknown: nic`.
+    /// The verdict with its reasons, clock steps and disorder, and the sources of unknown losses:
+    /// `incomplete: 12 packets missing (evicted); eth0: losses unknown: nic`.
     #[must_use]
     pub fn reasons(&self) -> String {
         let mut text = self.verdict.as_str().to_owned();

@@ -65,7 +65,7 @@ type FileReader<'f> = CaptureReader<Box<dyn Read + 'f>>;
 /// One run that is being read.
 struct RunCursor<'f> {
     reader: FileReader<'f>,
-    /// Records of the reader's burst that were returned.
+    /// Number of records of the reader's present burst that were returned.
     taken: usize,
     /// Number of the next packet in the file.
     packet: u64,

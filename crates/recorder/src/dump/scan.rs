@@ -1,7 +1,8 @@
-//! Scans one bucket for all dumps that need its records, 64 records at a time. The scan first skips
-//! records if their descriptors show that none is in the time range of all windows. Then it runs
-//! all filters at once as one rule set. So the cost grows little with the number of open dumps.
-//! Only packets that some dump's filter matches, or may match, are handled for each dump.
+//! Scans one bucket for all dumps that need its records, 64 records at a time. The scan skips up to
+//! 64 records at once if their descriptors show that all are outside of the time range that covers
+//! all windows. Then it runs all filters at once as one rule set. So the cost grows little with the
+//! number of open dumps. Only packets that some dump's filter matches, or may match, are handled
+//! for each dump. A dump with a script runs the script on each packet in its window.
 
 use std::{ops::Range, rc::Rc};
 
@@ -160,8 +161,8 @@ impl RecordRun<'_> {
         }
     }
 
-    /// Runs the script of a dump once on each record of its window, and gives the dump the packets
-    /// that the script matches.
+    /// Runs the script of a dump on those of the run's records that are in `records` and in the
+    /// dump's window. Gives the dump the packets that the script matches.
     fn give_scripted(
         &self,
         records: &Range<u32>,

@@ -21,7 +21,8 @@ pub(crate) struct Sidecar {
     pub(crate) origin: Origin,
     /// The program that wrote the dump.
     pub(crate) program: &'static str,
-    /// The time when the file was completed. Absent in reproducible runs.
+    /// The time when the recorder wrote the dump's first sidecar, or first tried to. Absent in
+    /// reproducible runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) created: Option<String>,
 }
@@ -67,7 +68,8 @@ pub(crate) struct Origin {
 /// Facts for a sidecar that are not in the report, and no longer change.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct SidecarFacts {
-    /// The filled-in dump filter; empty: every packet. Recorders before this one wrote `expression`.
+    /// The filled-in dump filter; empty: every packet. Earlier versions of the recorder named this
+    /// field `expression`.
     #[serde(rename = "filter")]
     pub(crate) expression: String,
     /// The packet that triggered the dump. `None`: triggered by hand or by an alert.
@@ -76,9 +78,9 @@ pub(crate) struct SidecarFacts {
     /// The first alerts that the dump belongs to. Absent if the dump belongs to no alert.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) alerts: Vec<AlertEntry>,
-    /// Further hits of the same rule, expression and window while the dump was open.
+    /// Further hits of the same rule, expression and window length in the window of the open dump.
     pub(crate) suppressed: u64,
-    /// Times of the first suppressed hits, ns; written as RFC 3339.
+    /// Stamps of the first suppressed hits, ns; written as RFC 3339.
     #[serde(serialize_with = "times")]
     pub(crate) suppressed_hits: Vec<i64>,
     /// Other hits of the same rule that started no dump, since the rule's previous dump.
@@ -121,7 +123,7 @@ pub(crate) struct SidecarInterface {
     pub(crate) name: String,
     /// LINKTYPE_ value of the interface.
     pub(crate) link_type: u16,
-    /// Packets of this interface in the file.
+    /// Packets of this interface in the dump. The files of a failed dump may have fewer.
     pub(crate) packets: u64,
     /// Resolution of the interface's time stamps, ns.
     pub(crate) time_resolution_ns: u64,

@@ -8,7 +8,8 @@ use crate::control::time::rfc3339;
 /// The contents of a sink's files.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SinkContents {
-    /// Packets that are wholly in the files, whatever happens next.
+    /// Packets that are wholly in files that are not complete yet, whatever happens next. 0 after
+    /// the files are complete.
     pub(super) safe: WrittenTotals,
     /// Paths of the files, with `.part` names until the files are complete. At least one path.
     pub(super) locations: Vec<PathBuf>,
@@ -18,7 +19,8 @@ pub(super) struct SinkContents {
     pub(super) files: Vec<StoredFile>,
     /// The sidecar's former list of the plain captures that compressed captures replace.
     pub(super) replaced: Vec<StoredFile>,
-    /// Ring-wide identifiers of the interfaces in the files, in their order.
+    /// Ring-wide identifiers of the interfaces in the files, in the order of their interface
+    /// blocks.
     pub(super) interfaces: Vec<u16>,
     /// A note for the user.
     pub(super) note: Option<String>,
@@ -36,7 +38,8 @@ pub(super) struct SinkEnd {
 /// Packets of a window that the dump lacks, because the ring overwrote them or needed their memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PacketGap {
-    /// Number of packets, before the dump's filter; `None`: unknown.
+    /// Number of packets; `None`: unknown. Overwritten packets are counted before the dump's
+    /// filter.
     pub(super) packets: Option<u64>,
     /// `false`: `packets` is an upper bound.
     pub(super) is_exact: bool,

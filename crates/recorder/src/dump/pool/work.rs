@@ -45,7 +45,8 @@ pub(in crate::dump) enum SinkWork {
 /// The result of a piece of work.
 #[derive(Debug)]
 pub(in crate::dump) enum SinkOutcome {
-    /// The sink failed, and accepts nothing more. Sent once.
+    /// A piece of work failed. From now on the sink writes only its sidecar. Sent at most once for
+    /// a sink.
     Failed(SinkFault),
     /// The answer to [`SinkWork::Flush`], [`SinkWork::Finish`] and [`SinkWork::Compress`].
     Done {
@@ -103,7 +104,8 @@ pub(super) struct SinkSlot {
     is_listed: bool,
     /// The recorder computes digests.
     has_digests: bool,
-    /// Digests of the files. `None`: a worker updates the digests, or completes the files.
+    /// Digests of the files. `None`: a worker is updating the digests, or has taken the digests to
+    /// complete the files.
     pub(super) digests: Option<FileDigests>,
     /// Pieces that go into the digests next.
     pub(super) loads: VecDeque<Arc<Load>>,
@@ -174,7 +176,8 @@ impl PoolShared {
         }
     }
 
-    /// The loop of a worker. It ends when the pool is dropped.
+    /// The loop of a worker. The loop ends when the pool is dropped, or when another worker has
+    /// panicked.
     pub(super) fn work(&self, lane: Lane, news: &mpsc::Sender<(u64, SinkOutcome)>) {
         let mut state = lock(&self.state);
         while !state.is_over {
@@ -283,8 +286,8 @@ impl PoolState {
         (self.list(id), given_up)
     }
 
-    /// Lists a sink that has work and no worker, unless it is listed. Returns the class of that
-    /// work.
+    /// Lists a sink that has work and no worker, unless the sink is listed already. Returns the
+    /// class of the work if the sink is newly listed.
     pub(super) fn list(&mut self, id: u64) -> Option<WorkClass> {
         let slot = self.slots.get_mut(&id).filter(|slot| slot.body.is_some())?;
         let work = slot.work.front()?;
@@ -383,7 +386,8 @@ impl PoolState {
         self.list(id);
     }
 
-    /// Makes the sink available again. Returns the class of its next work.
+    /// Makes the sink available again. Returns the class of its next work if the sink is now listed
+    /// for that work.
     pub(super) fn put_back(&mut self, id: u64, body: Option<SinkBody>) -> Option<WorkClass> {
         self.slots.get_mut(&id)?.body = body;
         self.list(id)

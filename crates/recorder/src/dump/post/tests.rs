@@ -75,7 +75,8 @@ fn no_value_of_a_dump_starts_an_option() {
     assert!(PostCommand::new("/hooks/{verdict} x").is_ok());
 }
 
-/// Runs a command for dumps that finish at once. Returns the outcomes and their counts.
+/// Runs a command for dumps that all finish at the same time. Returns the outcomes and their
+/// counts.
 fn run(
     command: &str,
     limit: Duration,
@@ -170,8 +171,8 @@ fn a_command_that_takes_too_long_is_ended_with_its_group() {
     }
 }
 
-/// Waiting for a command does not reap the command. Until it is reaped, no other process can have
-/// its number, so its group can be ended safely.
+/// Waiting for a command does not reap the command. Until the command is reaped, no other process
+/// can have its number, so its group can be ended safely.
 #[test]
 fn a_leader_that_has_ended_is_there_until_it_is_reaped() {
     let mut child = Command::new("true").process_group(0).spawn().unwrap();
