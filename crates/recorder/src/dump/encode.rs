@@ -67,7 +67,8 @@ pub(crate) struct InterfaceTotals {
 }
 
 /// The snap length of all interface blocks: the most that the ring stores, and the most that
-/// libpcap reads. All blocks have the same snap length, because libpcap refuses files with several.
+/// libpcap reads of almost all link types. All blocks have the same snap length, because libpcap
+/// refuses files with several.
 pub(crate) const SNAPLEN: u32 = 262_144;
 /// Longest headline, bytes. A dump expression can be longer than an option of the file may be.
 const HEADLINE_BYTES: usize = 4000;
