@@ -109,8 +109,9 @@ fn digests_are_those_of_the_files_whenever_they_are_computed() {
 }
 
 /// The sidecar of a manual dump has no trigger packet. A trigger packet that its dump does not
-/// select has no summary. The digests are right with the verdict that was expected before the end,
-/// and with another verdict: the start of the recording clips the first two windows.
+/// select has no summary. If digests are computed, they are right whether or not the dump ends with
+/// the verdict text that the recorder expected. The verdict texts of the first two dumps differ
+/// from the expected text, because the start of the recording clips their windows.
 fn what_is_not_known_is_not_told(digests: DigestTime, block_bytes: usize, zstd: Option<ZstdLevel>) {
     let disk = FakeDisk::default();
     let plan = RigConfig {
@@ -145,7 +146,7 @@ fn what_is_not_known_is_not_told(digests: DigestTime, block_bytes: usize, zstd: 
         assert_eq!(told["clipped"][0], "start");
         assert_eq!(assert_listed(&disk, told), 1);
     }
-    // The window of the third dump is not clipped, so the dump has the expected verdict.
+    // The window of the third dump is not clipped, so the dump ends with the expected verdict text.
     rig.pass(5 * S);
     rig.arrive(0, udp(8, 9, 3));
     rig.step();
@@ -206,8 +207,8 @@ fn nothing_is_overwritten_by_a_name_that_is_not_unique() {
     }
 }
 
-/// Names that only compressed captures have are taken too. A free name is found by bisection, not
-/// by trying each name.
+/// A name of which only a compressed capture exists counts as taken. The recorder finds a free name
+/// by bisection, not by trying each name.
 #[test]
 fn a_free_name_is_soon_found_beside_compressed_captures() {
     let disk = FakeDisk::default();
@@ -253,9 +254,10 @@ fn a_sidecar_that_was_left_unfinished_is_in_nobodys_way() {
     assert!(!disk.exists(Path::new("dumps/dump.json.part")));
 }
 
-/// If there is no room for the sidecars of dumps, complete or failed, they are written when there
-/// is room, with one message for each. A deleted dump gets no sidecar. A sidecar that can never be
-/// written does not block other sidecars.
+/// If the disk has no room for the sidecars of dumps, complete or failed, one message for each dump
+/// reports that. When there is room, the recorder writes the sidecars, again with one message for
+/// each. A deleted dump gets no sidecar. A sidecar that can never be written does not block other
+/// sidecars.
 #[test]
 fn sidecars_without_room_come_later() {
     let disk = FakeDisk::default();

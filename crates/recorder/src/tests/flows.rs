@@ -1,5 +1,5 @@
-//! Flow accounting: whichever threads count, each packet is counted once, and each flow is reported
-//! once.
+//! Flow accounting: whichever threads count, each packet is counted once, and no flow is reported
+//! twice.
 
 use std::{collections::BTreeMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -20,14 +20,14 @@ fn threads(count: usize) -> Analyzers {
     Analyzers::Threads(NonZeroUsize::new(count).unwrap())
 }
 
-/// All flows that were reported until now.
+/// Takes the flows that were reported since the last call.
 fn told(flows: &mut FlowReceiver) -> Vec<EndedFlow> {
     let batches = std::iter::from_fn(|| flows.take(Duration::ZERO).ok());
     batches.flatten().collect()
 }
 
-/// The facts about a flow: its ports, its first and last time, its packets, the reason of its end,
-/// and the time of the end.
+/// The facts about a flow: its ports, its first and last time, its packets in each direction, the
+/// reason of its end, and the time of the end.
 type Line = ([u16; 2], [i64; 2], [u64; 2], FlowEnd, i64);
 
 fn line(ended: &EndedFlow) -> Line {
@@ -56,8 +56,8 @@ fn read(config: &Config, capture: &std::path::Path) -> (Vec<Line>, RecorderSumma
     (lines, recorder.join())
 }
 
-/// From files, all placements give the same flows in the same order, even if the table is too
-/// small.
+/// From files, the recorder reports the same flows in the same order whichever threads analyze
+/// packets, even if the table of flows is too small.
 #[test]
 fn files_give_the_same_flows_in_every_run() {
     let dir = tempfile::tempdir().unwrap();
@@ -103,8 +103,8 @@ fn files_give_the_same_flows_in_every_run() {
 fn a_file_does_not_wait_for_who_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let capture = dir.path().join("in.pcap");
-    // Twice as many flows as can wait for the receiver. `join` drops the receiver some time after
-    // the start.
+    // About twice as many flows as can wait for the receiver. `join` drops the receiver some time
+    // after the start.
     let frames = (1..=2).flat_map(|host| (0..u16::MAX).map(move |n| (START, udp(host, n, 0))));
     write(&capture, &frames.collect::<Vec<_>>());
     let config = Config {
@@ -127,7 +127,7 @@ fn a_file_does_not_wait_for_who_is_gone() {
 fn plan(analyzers: Analyzers, queues: usize) -> RigConfig<'static> {
     RigConfig {
         queues,
-        // A smaller ring has no room for a second reader: one shard would have all queues.
+        // The default ring of [`RigConfig`] is too small for two queues with a reader each.
         ring_bytes: 64 << 20,
         analyzers,
         flows: Some(TrackerConfig::default()),
@@ -209,7 +209,7 @@ fn a_slow_receiver_is_not_waited_for() {
     assert!(lines >= 64 * 1024 && counts.untold > 100_000, "{counts:?}");
 }
 
-/// Ports and packets of the flows, without regard to the thread that counted.
+/// Packets of each flow in both directions, by the flow's ports.
 fn sums(lines: &[EndedFlow]) -> BTreeMap<[u16; 2], [u64; 2]> {
     let sums = lines.iter().map(|ended| (line(ended).0, line(ended).2));
     sums.collect()

@@ -1,5 +1,5 @@
 //! All combinations of failures: each dump has the packets that an oracle predicts, or its verdict
-//! names the missing ones.
+//! reports packets as missing.
 
 use std::{
     collections::BTreeMap,
@@ -23,18 +23,21 @@ const START: i64 = 1_800_000_000 * S;
 const PAST: i64 = 60 * MS;
 const FUTURE: i64 = 15 * MS;
 /// Times of triggers, ms. The windows of the second and the third trigger include the clock step,
-/// one from each side.
+/// which is between these two triggers.
 const TRIGGERS: [i64; 4] = [100, 150, 170, 260];
-/// The trigger during the flood.
+/// Time of the trigger that the flood of large packets follows, ms.
 const FLOODED: i64 = TRIGGERS[2];
 /// Time of the clock step, and the time range in which the disk fails, ms.
 const STEP: i64 = 155;
 const TROUBLE: std::ops::Range<i64> = 152..199;
-/// When large packets arrive, which take a third of the ring, ms: in the past of the last trigger.
+/// Time range in which large packets arrive, ms: within the past of the last trigger. With three
+/// sources these packets fill almost a third of the ring. With one source the test sends no large
+/// packets here.
 const BULK: std::ops::Range<i64> = 205..225;
 const END: i64 = 300;
 const LARGE_BYTES: usize = 250_000;
-/// Bytes of a block: each large packet fills at least one, which is written while the dump goes on.
+/// Bytes of a block. Each large packet fills at least one block, which is written while the dump
+/// goes on.
 const BLOCK_BYTES: usize = 20_000;
 
 /// The failures of one run.
@@ -59,12 +62,12 @@ enum Trouble {
 enum Sources {
     One,
     Three,
-    /// The third source promises no watermarks.
+    /// Three sources, of which the third promises no watermarks.
     OneWithoutWatermark,
 }
 
 impl Cell {
-    /// All possible combinations with this step.
+    /// All possible combinations with this step of the clock.
     fn all(step_ns: i64) -> Vec<Self> {
         let mut cells = Vec::new();
         for number in 0..2 * 2 * 3 * 2 * 3 {
@@ -91,7 +94,7 @@ impl Cell {
         if self.sources == Sources::One { 1 } else { 3 }
     }
 
-    /// The source of the trigger at a time.
+    /// The source that sends the trigger packet at this time.
     fn triggering(self, ms: i64) -> usize {
         usize::try_from(ms).unwrap() % self.queues()
     }
@@ -132,7 +135,8 @@ struct Recording {
 }
 
 impl Recording {
-    /// `has_writers`: threads write the dumps, as live.
+    /// `has_writers`: the dumper does not wait for the threads that write dumps, as live. Otherwise
+    /// the dumper waits, as from files.
     fn new(cell: Cell, has_writers: bool, analyzers: Analyzers) -> Self {
         let plan = RigConfig {
             analyzers,
@@ -199,7 +203,7 @@ impl Recording {
     }
 
     /// Each source sends one packet just before a millisecond and one at the millisecond, which may
-    /// trigger. So there are packets at both ends of every window, and just outside.
+    /// trigger. So there are packets at both ends of every window, and 1 ns before its start.
     fn round(&mut self, ms: i64) {
         for ns in [MS - 1, 1] {
             self.rig.pass(ns);
@@ -239,8 +243,8 @@ impl Recording {
                 self.send_large(ring_bytes / 3 / 20);
             }
             if self.cell.reservation_falls && ms == FLOODED {
-                // The dump is ordered, and the earlier packets of its window are overwritten
-                // before the dumper reads anything.
+                // The analyzer requests the dump. Then the earlier packets of its window are
+                // overwritten before the dumper reads anything.
                 self.rig.insert();
                 self.rig.look();
                 for _ in 0..5 {
@@ -250,7 +254,7 @@ impl Recording {
             }
             self.step();
         }
-        // After every window, and after the wait for counters.
+        // Every window ends, and then every wait for counters.
         for _ in 0..3 {
             self.rig.pass(S);
             self.step();
@@ -396,7 +400,8 @@ fn assert_is_part(held: &[(i64, Vec<u8>)], expected: &[&Sent], case: &str) {
     }
 }
 
-/// The verdict names the number of missing packets, unless it states that it does not know.
+/// Checks that the verdict reports missing packets exactly if packets were lost. If the verdict has
+/// a number, the number must be right. If it has an upper bound, the bound must not be too low.
 fn assert_named(report: &DumpReport, lost: u64, case: &str) {
     let missing = || report.missing.iter();
     let named: Option<u64> = missing().map(|entry| entry.packets).sum();

@@ -15,9 +15,11 @@ use crate::{
     },
 };
 
-/// Packets of a window, one a millisecond: the past, the trigger, and the future.
+/// Packets of a window before its trigger packet, one a millisecond.
 const PAST: i64 = 20;
+/// Packets of a window after its trigger packet, one a millisecond.
 const FUTURE: i64 = 10;
+/// All packets of a window, its trigger packet included.
 const ALL: u64 = 31;
 /// Bytes of each packet.
 const BYTES: u64 = 32;
@@ -33,8 +35,9 @@ struct Cell {
 
 impl Cell {
     fn all() -> impl Iterator<Item = Self> {
-        // Two within the past, its last packet, the trigger, the next packet, the last but one, the
-        // last of the window, one more than the window has, and no limit.
+        // These packets reach the limits: two packets within the past, the last packet of the past,
+        // the trigger, the next packet, and the last two packets of the window. The other limits
+        // are one packet more than the window has, and no limit.
         let limits = [1, 5, 20, 21, 22, 30, ALL, ALL + 1, u64::MAX];
         let cells = limits
             .into_iter()
@@ -80,8 +83,8 @@ impl Cell {
             rig.arrive(0, udp(1, if ms == 50 { 9 } else { 7 }, 0));
             sent.push(ms);
             if ms == 50 {
-                // The dump is ordered. Before the dumper reads anything, the ring may overwrite
-                // everything, and then the disk may be full.
+                // The analyzer requests the dump. Before the dumper reads anything, the ring may
+                // overwrite everything, and then the disk may be full.
                 rig.insert();
                 rig.look();
                 for _ in 0..if self.reservation_falls { 48 } else { 0 } {
@@ -148,8 +151,8 @@ fn a_limit_meets_everything_else() {
     }
 }
 
-/// Only one dump may be open. A dump that reaches its limit ends at once, long before its window,
-/// and the next hit starts a dump with its own limit.
+/// Only one dump may be open. A dump that reaches its limit ends at once, long before the end of
+/// its window, and the next hit starts a dump with its own limit.
 #[test]
 fn live_a_dump_that_is_full_makes_room_for_the_next() {
     let dir = tempfile::tempdir().unwrap();
@@ -218,8 +221,8 @@ fn a_full_dump_gives_its_reservation_back() {
     assert_eq!(rig.reports[0].packets, 3);
 }
 
-/// A sink has no room, and the ring overwrites packets that its dump has not read. The packets that
-/// the dump has read before reach its limit, so none of its packets are missing.
+/// A sink has no room, and the ring overwrites packets that its dump has not read. Before that, the
+/// dump has read enough packets to reach its limit, so no packets of the dump are missing.
 #[test]
 fn what_falls_behind_the_last_packet_is_not_missing() {
     let dir = tempfile::tempdir().unwrap();
@@ -282,9 +285,9 @@ fn what_comes_late_for_a_full_dump_is_counted() {
     }
 }
 
-/// Files in order, out of order by less than `reorder-window`, and by more, with limits of all
-/// sizes in rings of two sizes. Each run gives the same files. A complete dump has the first
-/// packets of its window, or counts as outdated.
+/// Files in order, out of order by less than `reorder-window`, and by more, with random limits and
+/// rings of two sizes. Each run gives the same files. A complete dump has the first packets of its
+/// window, or counts as outdated.
 #[test]
 fn from_files_a_limit_ends_a_dump_at_the_same_packet() {
     let dir = tempfile::tempdir().unwrap();
@@ -374,7 +377,7 @@ fn from_files_a_late_packet_ends_a_dump() {
         let mut packet = udp(1, if n == 0 { 9 } else { 7 }, 0);
         packet.resize(1400, 0);
         frames.push((START + n * 4 * MS, packet.clone()));
-        // Each of these packets is later than the one before, and their stamps are in order.
+        // The delay of these packets grows from packet to packet, and their stamps are in order.
         if n >= 500 && n % 50 == 0 {
             frames.push((START + n * MS / 5 + 1, packet));
         }
@@ -416,8 +419,8 @@ fn from_files_a_late_packet_ends_a_dump() {
 }
 
 /// Packets are out of order by less than `reorder-window`, and the inserter waits for the dumper
-/// again and again because the ring is full: a limit ends no dump with a packet that an older one
-/// can still come before.
+/// again and again because the ring is full. A limit ends no dump at a packet while older packets
+/// can still arrive.
 #[test]
 fn from_files_a_full_ring_ends_no_dump_too_soon() {
     let dir = tempfile::tempdir().unwrap();
@@ -450,8 +453,8 @@ fn from_files_a_full_ring_ends_no_dump_too_soon() {
     }
 }
 
-/// When the dumper accounts for its costs it reads up to a packet within a batch, and must not read
-/// these packets again.
+/// When the dumper accounts for the bytes that dumps cost, it reads up to a packet within a batch.
+/// It must not read these packets again.
 #[test]
 fn from_files_nothing_is_read_twice() {
     let dir = tempfile::tempdir().unwrap();

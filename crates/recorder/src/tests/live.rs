@@ -35,8 +35,8 @@ pub(crate) fn missing(report: &crate::DumpReport) -> Vec<(&str, Option<u64>)> {
 }
 
 /// 16 producers with one packet a second each, and a ring of 128 MiB: a packet that is one hour old
-/// is still dumped. The stored time is the ring's bytes divided by the rate, for any number of
-/// queues (the paper's c(r) forgets the producers).
+/// is still dumped. The stored time is about the ring's bytes divided by the rate. The formula c(r)
+/// of the FlowScope paper has no term for the number of producers.
 #[test]
 fn an_hour_of_slow_queues_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -76,8 +76,8 @@ fn an_hour_of_slow_queues_stays() {
     assert!(packets.is_sorted_by_key(|p| p.0));
 }
 
-/// On a silent link a dump ends on time. FlowScope's dumper waited for later traffic, so there its
-/// dump never ended.
+/// On a silent link a dump ends on time. FlowScope's dumper waited for later traffic, so on a
+/// silent link its dump never ended.
 #[test]
 fn a_dump_on_a_silent_link_ends_on_time() {
     let dir = tempfile::tempdir().unwrap();
@@ -112,7 +112,7 @@ fn a_stuck_watermark_ends_50_ms_late() {
     rig.step();
     rig.pass(S + 50 * MS);
     rig.feeds[0].lock().unwrap().watermark_ns = Some(START);
-    // The producer's watermark never goes back: it stays where it was.
+    // The queue reports no watermark, so the producer's watermark stays where it was.
     rig.feeds[0].lock().unwrap().watermark_ns = None;
     rig.step();
     assert!(rig.reports.is_empty());
@@ -144,7 +144,8 @@ fn stands_still_behind(readings: usize) -> bool {
     if !rig.analyze_with_pause(readings, 500 * MS, udp(1, 9, 1)) {
         return false;
     }
-    // A window that began with the pause would have ended 100 ms ago, at the latest 50 ms ago.
+    // After the next line, a window that began with the pause would have ended 100 ms ago, or 50 ms
+    // ago if it waited for a watermark.
     rig.pass(S - 400 * MS);
     rig.step();
     rig.pass(100 * MS);
@@ -197,8 +198,8 @@ fn overlapping_dumps_share_packets() {
     assert_eq!(numbers(1), (5..=35).collect::<Vec<_>>());
 }
 
-/// The dumper reads within the analyzer's batch when it accounts for costs, and must not read these
-/// packets again afterwards.
+/// When the dumper accounts for the bytes that dumps cost, it reads up to a packet within the
+/// analyzer's batch. It must not read these packets again afterwards.
 #[test]
 fn a_packet_is_read_once_though_its_cost_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -411,8 +412,8 @@ fn unknown_losses_are_not_called_complete() {
     assert_eq!(report.missing[0].source.as_deref(), Some("fake0"));
 }
 
-/// More buckets were overwritten than the log remembers: a window that they never touched is still
-/// complete.
+/// More buckets were overwritten than the log remembers: a window without packets of those buckets
+/// is still complete.
 #[test]
 fn what_was_forgotten_long_ago_is_not_missing() {
     let dir = tempfile::tempdir().unwrap();
@@ -466,7 +467,7 @@ fn every_hit_is_found_by_inserters() {
     for round in 0..400 {
         for queue in 0..3 {
             for _ in 0..random.usize(..150) {
-                // One round in four has no hits.
+                // Every fourth round has no hits.
                 let port = match random.u32(..200) {
                     0 if round % 4 > 0 => 9,
                     1 if round % 4 > 0 => 11,

@@ -95,8 +95,8 @@ fn window(report: &DumpReport) -> RangeInclusive<i64> {
     report.trigger_ns - PAST..=report.trigger_ns + FUTURE
 }
 
-/// The packets that were sent in the window of a dump and that `takes` selects. Times are equal
-/// within a round; then the order of queues is the order of sources.
+/// The packets that were sent in the window of a dump and that `takes` selects. Packets of the same
+/// round have the same time, and are in the order of their queues.
 fn expected(sent: &[Sent], report: &DumpReport, takes: impl Fn(&Sent) -> bool) -> Vec<Sent> {
     let window = window(report);
     let in_window = sent.iter().filter(|one| window.contains(&one.0));
@@ -156,7 +156,7 @@ const RULES: u16 = 8;
 
 /// Dumps of everything open and close at random while packets arrive. Sometimes more packets arrive
 /// than the ring holds before the dumper has its turn, and some files have no room for a while.
-/// Each dump has the packets of its window, once and in order, without the packets that its verdict
+/// Each dump has the packets of its window, once and in order, except packets that its verdict
 /// reports as missing. Returns the number of dumps, and the number of incomplete ones.
 fn come_and_go(seed: u64) -> (usize, usize) {
     let mut random = fastrand::Rng::with_seed(seed);
@@ -230,7 +230,7 @@ fn come_and_go(seed: u64) -> (usize, usize) {
     (checked, incomplete)
 }
 
-/// Checks that a dump of everything has the packets of its window, without as many packets as its
+/// Checks that a dump of everything has the packets of its window, except as many packets as its
 /// verdict reports as missing.
 fn assert_holds(disk: &FakeDisk, sent: &[(i64, usize, u32)], report: &DumpReport, case: &str) {
     let window = window(report);
@@ -316,8 +316,7 @@ fn what_was_read_for_all_dumps_is_overwritten() {
 const LONG: i64 = 3600 * S;
 /// Dumps that open at once. The events of these dumps fit the event log.
 const TOGETHER: usize = 256;
-/// Time until the next dumps open, ns. Finished dumps wait for the engine's counters, which are
-/// read about as often.
+/// Time between the openings of [`TOGETHER`] dumps each, ns.
 const APART: i64 = 10 * MS;
 
 /// Very many dumps of one flow each.
@@ -378,7 +377,7 @@ impl Crowd {
         assert_eq!(found, packets);
     }
 
-    /// Does a round, and returns the number of dumps that the dumper inspected in the round.
+    /// Does a round, and returns how often the dumper inspected a dump in the round.
     fn looks(&mut self) -> usize {
         let before = self.rig.dumper().looks();
         self.rig.step();

@@ -1,4 +1,4 @@
-//! Tests of a recorder's promises. Most tests use a recorder without threads ([`rig`]), and control
+//! Tests of a recorder's promises. Most tests use a recorder that they step ([`rig`]), and control
 //! its clock, its queues and often its disk.
 
 mod alert_marks;

@@ -12,8 +12,8 @@ use super::{
 use crate::{Analyzers, Config, DumpReport, Scripts, Verdict};
 
 const START: i64 = 1_700_000_000 * S;
-/// Requests a dump of each flow with port 9, from its first packet on. A flow ends 3 s after its
-/// last packet.
+/// A module that requests a dump at the first packet of each flow with port 9. A flow ends at the
+/// first check that is at least 3 s after its last packet.
 const NINES: &str = "
     local m = { checkInterval = 1, stateType = 'double last;', partition = 'flow' }
     function m.handlePacket(key, state, pkt, isFirst)
@@ -47,8 +47,8 @@ fn packets(report: &DumpReport) -> Vec<(i64, u32)> {
     packets
 }
 
-/// Live: a dump ends with its flow, long before its window, whichever thread analyzes packets, and
-/// even on a silent link.
+/// Live: a dump ends with its flow, long before the end of its window, whichever thread analyzes
+/// packets, and even on a silent link.
 #[test]
 fn a_dump_ends_with_its_flow() {
     for (analyzers, queues) in [
@@ -69,8 +69,7 @@ fn a_dump_ends_with_its_flow() {
             ..RigConfig::default()
         };
         let mut rig = Rig::new(&plan, START, dir.path());
-        // 4 packets of one flow in 4 s. Another flow has one packet in each second, before and
-        // after.
+        // 4 packets of one flow in 4 s. Another flow has one packet in each of the 20 seconds.
         for second in 0..20 {
             rig.pass(S);
             if (5..9).contains(&second) {
@@ -115,8 +114,8 @@ fn a_dump_ends_with_its_flow() {
 /// The packets of a dump, and what clipped the dump.
 type QueriedPacket = (Vec<(i64, u32)>, Vec<&'static str>);
 
-/// From files: the dump ends at the same packet in every run, also for packets that the filter
-/// matches outside of the flow.
+/// From files: each dump ends at the same packet in every run, even if its filter also matches
+/// packets of other flows.
 #[test]
 fn files_end_dumps_with_their_flows_at_the_same_packet() {
     let dir = tempfile::tempdir().unwrap();
@@ -223,7 +222,7 @@ fn a_dump_of_two_flows_ends_with_the_last() {
     }
 }
 
-/// A dump of two flows ends with the last flow, even if each flow has another shard.
+/// A dump of two flows ends with the last flow, even if the two flows belong to different shards.
 #[test]
 fn flows_of_several_shards_hold_one_dump_open() {
     for queues in [[0, 1], [1, 0], [0, 0]] {

@@ -36,7 +36,7 @@ fn two_queues() -> RigConfig<'static> {
     }
 }
 
-/// A packet that was sent, and its time. The ports decide which rule matches.
+/// A packet that was sent, and its time. The destination port decides which rule matches.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     at_ns: i64,
@@ -138,7 +138,7 @@ fn expected(sent: &[Sent]) -> Vec<Dump> {
     dumps
 }
 
-/// The expression of a dump, from its sidecar and its file.
+/// The expression of a dump, from its sidecar. Checks that the dump's file contains it too.
 fn expression(report: &DumpReport) -> String {
     let sidecar = std::fs::read(report.file.with_extension("json")).unwrap();
     let sidecar: serde_json::Value = serde_json::from_slice(&sidecar).unwrap();
@@ -161,7 +161,7 @@ fn found(reports: &[DumpReport]) -> Vec<Dump> {
     found
 }
 
-/// One packet a millisecond, of three senders.
+/// One packet a millisecond, each from one of three source ports.
 fn traffic(random: &mut fastrand::Rng) -> Vec<Sent> {
     let packet = |place| Sent {
         at_ns: START + place * MS,
@@ -177,7 +177,7 @@ fn traffic(random: &mut fastrand::Rng) -> Vec<Sent> {
 
 /// Rules with and without a separate dump expression, and one rule that is added and changed while
 /// packets arrive. Whichever thread analyzes packets, each hit dumps what its rule requests, and
-/// hits are distinguished by the values in that request.
+/// hits share a dump only if the values filled into that request are the same.
 #[test]
 fn each_rule_dumps_what_it_says_wherever_packets_are_looked_at() {
     let requests = [Form::Source, Form::Flow, Form::Default].map(Form::request);
@@ -230,7 +230,8 @@ fn each_rule_dumps_what_it_says_wherever_packets_are_looked_at() {
     }
 }
 
-/// From files: the same dumps, with the same bytes.
+/// From files: all runs write the expected dumps, with the same bytes, whichever threads analyze
+/// packets.
 #[test]
 fn from_files_each_rule_dumps_what_it_says_whoever_looks() {
     let dir = tempfile::tempdir().unwrap();
@@ -376,7 +377,7 @@ fn a_rule_that_comes_later_is_no_trigger_of_the_start() {
 }
 
 /// Fragments of a flow may arrive at several threads: a new rule that uses flows is refused, unless
-/// a rule of the start uses flows.
+/// a rule of the start uses flows. If one thread analyzes all packets, the new rule is accepted.
 #[test]
 fn a_rule_that_asks_for_flows_may_come_too_late() {
     for (analyzers, dump, is_refused) in [

@@ -217,8 +217,8 @@ fn it_is_all_or_nothing() {
     );
 }
 
-/// Windows, limits, the dump expression and the expression of manual triggers apply to rules
-/// without their own, including rules of commands.
+/// Changed settings (windows, limits, dump expressions) apply to manual triggers and to rules
+/// without their own settings, including rules that commands added.
 #[test]
 fn settings_hold_for_whoever_does_not_say() {
     let dir = tempfile::tempdir().unwrap();
@@ -256,7 +256,7 @@ fn settings_hold_for_whoever_does_not_say() {
         let new = &rig.reports[before..];
         new.iter().map(|it| packets(it).len()).collect::<Vec<_>>()
     };
-    // Ten packets in the second before each trigger; dumps of packets from port 1.
+    // Ten packets arrive in the second before each trigger. The dumps select packets from port 1.
     for (port, expected) in [(9, 3), (6, 1), (5, 3)] {
         for number in 0..10 {
             arrive(&mut rig, 1, number);
@@ -328,14 +328,14 @@ fn commands_and_reloads_meet() {
 }
 
 /// A hundred reloads between packets lose no hit: each packet is analyzed by the old or by the new
-/// rules. One of the rules matches the packet in each case.
+/// rules. In both cases a rule matches the packet.
 #[test]
 fn a_storm_of_reloads_loses_no_hit() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = rig(dir.path());
     let mut of_rule = 0;
     for round in 0..100_u32 {
-        // One rule or many rules, which run as functions or are looked up.
+        // 1 to 40 rules. Up to 4 rules may run directly; more rules are looked up in a rule set.
         let mut rules = vec![(
             "1".to_owned(),
             format!("udp port 9 and len < {}", 1000 + round),

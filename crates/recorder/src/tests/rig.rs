@@ -1,5 +1,5 @@
-//! A recorder without threads, for tests that control the time: fake queues, a fake clock, and the
-//! real inserters, analyzer and dumper, each stepped by the test.
+//! A recorder for tests that control the time: fake queues, a fake clock, and the real inserters,
+//! analyzer and dumper, each stepped by the test.
 
 use std::{
     iter,
@@ -77,7 +77,8 @@ use super::fakes::{FakeQueue, Pause, step_all};
 pub(crate) const S: i64 = 1_000_000_000;
 pub(crate) const MS: i64 = 1_000_000;
 
-/// A recorder without threads.
+/// A recorder whose inserters, shard readers, analyzer and dumper run only when the test steps
+/// them.
 #[derive(Debug)]
 pub(crate) struct Rig {
     pub(crate) clock: Arc<FakeClock>,
@@ -87,7 +88,7 @@ pub(crate) struct Rig {
     readers: Vec<ShardReader>,
     analyzer: Option<Analyzer>,
     dumper: Dumper,
-    /// Positions of the analyzer.
+    /// Positions up to which the analyzer has read the ring.
     positions: Positions,
     pub(crate) slots: Arc<ShardSlots>,
     events: Subscription,
@@ -188,7 +189,7 @@ impl Rig {
         Self::by(Arc::default(), plan, start_ns, directory)
     }
 
-    /// A live recorder with an open directory and a clock that other recorders share.
+    /// A live recorder with an open directory and a clock that the caller may share.
     pub(crate) fn by(
         clock: Arc<FakeClock>,
         plan: &RigConfig<'_>,
@@ -198,7 +199,7 @@ impl Rig {
         Self::assemble(clock, plan, start_ns, directory, PoolConfig::new(false))
     }
 
-    /// A live recorder with an open directory. `pool` says whether threads write the dumps.
+    /// A live recorder with an open directory. `pool` configures the threads that write the dumps.
     pub(crate) fn with_pool(
         plan: &RigConfig<'_>,
         start_ns: i64,
@@ -430,8 +431,8 @@ impl Rig {
         }
     }
 
-    /// Moves both clocks by `ns`. Every queue's watermark, and the time of its counters, follow as
-    /// with an engine on an idle link.
+    /// Moves both clocks by `ns`. Each queue's watermark moves to 1 ms before the real-time clock,
+    /// and the queue's counters are complete up to that clock, as with an engine on an idle link.
     pub(crate) fn pass(&self, ns: i64) {
         self.clock.pass(ns);
         let wall_ns = self.clock.wall_ns.load(Ordering::SeqCst);
@@ -464,8 +465,9 @@ impl Rig {
     }
 
     /// Does the same as [`Self::analyze`], with a pause of `pause_ns`: the clock is read `readings`
-    /// times, and the pause follows the next reading. At its end `packet` arrives on the first
-    /// queue. Returns `false` if the clock was not read often enough for the pause.
+    /// times, and the pause follows the next reading. At the end of the pause `packet` arrives on
+    /// the first queue, and the inserters are stepped. Returns `false` if the clock was not read
+    /// often enough for the pause.
     pub(crate) fn analyze_with_pause(
         &mut self,
         readings: usize,
@@ -494,8 +496,8 @@ impl Rig {
     }
 
     /// Runs the readers of shards in separate threads until they are done. Meanwhile the analyzer
-    /// runs until `is_so` is true; afterwards the analyzer runs until it is done. Panics if
-    /// `is_so` takes longer than 20 seconds.
+    /// runs until `is_so` is true. Afterwards the readers and the analyzer run until they are done.
+    /// Panics if all this takes 20 s or longer.
     pub(crate) fn look_beside_readers(&mut self, mut is_so: impl FnMut(&RecorderHandle) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         scope(|scope| {
@@ -516,7 +518,8 @@ impl Rig {
         self.analyzer.as_mut().map(Analyzer::run_commands);
     }
 
-    /// Each reader of a shard and the analyzer do one step, which ends with a check of the clock.
+    /// Each reader of a shard does one step. Then the analyzer does one step, which ends with a
+    /// check of the clock.
     pub(crate) fn look_once(&mut self) {
         self.readers.iter_mut().for_each(|it| _ = it.step());
         if let Some(analyzer) = &mut self.analyzer {
@@ -532,8 +535,9 @@ impl Rig {
         self.hear();
     }
 
-    /// From now on the dumper reads no further than the analyzer, as from files. Only now it also
-    /// reads the records before `end`, as if the analyzer asked for their costs within a batch.
+    /// From now on the dumper reads no further than the analyzer, as from files. Only in this call
+    /// the dumper also reads the records before `end`, as if the analyzer asked within a batch for
+    /// the bytes that dumps cost.
     pub(crate) fn account(&mut self, end: u64) {
         self.dumper.account(self.positions.clone(), end);
         self.hear();
@@ -555,7 +559,7 @@ impl Rig {
         }
     }
 
-    /// Triggers manually.
+    /// Sends a manual trigger to the analyzer.
     pub(crate) fn trigger(&self, request: TriggerRequest) {
         let command = AnalyzerCommand::Trigger {
             at_ns: None,
@@ -569,13 +573,13 @@ impl Rig {
         self.handle.commands.try_send(command).unwrap();
     }
 
-    /// The dumper abandons all dumps. Their reports have the error `why`.
+    /// The dumper abandons all open dumps. Their reports have the error `why`.
     pub(crate) fn abandon(&mut self, why: &str) {
         self.dumper.abandon(why);
         self.hear();
     }
 
-    /// Takes the events.
+    /// Takes the waiting events, and sorts them into the lists of the rig.
     fn hear(&mut self) {
         while let Ok(event) = self.events.take(Duration::ZERO) {
             match event {
@@ -594,15 +598,15 @@ impl Rig {
         }
     }
 
-    /// The number of dumps that packets came too late for, and the number of such packets by
-    /// source.
+    /// The number of dumps for which packets came too late, and by source the number of packets
+    /// that were too late.
     pub(crate) fn late(&self) -> (u64, Vec<u64>) {
         let sources = self.common.intake.snapshots().into_iter();
         let outdated = self.common.counters.reading().outdated;
         (outdated, sources.map(|source| source.late).collect())
     }
 
-    /// The first source gets an interface of another link type.
+    /// The first source gets another interface, of this link type.
     pub(crate) fn turn_up(&self, link_type: LinkType) {
         let info = InterfaceInfo {
             name: "more".to_owned(),
@@ -636,8 +640,8 @@ impl Rig {
         analyzer.remembered()
     }
 
-    /// The number of packets that the analyzer did not compare with closed windows, because the
-    /// packets were too new for all closed windows.
+    /// The number of packets that the analyzer skipped, because no window was closed or the packets
+    /// were too new for all closed windows.
     pub(crate) fn passed_by(&self) -> usize {
         self.analyzer.as_ref().map_or(0, Analyzer::passed_by)
     }
@@ -646,8 +650,8 @@ impl Rig {
         self.analyzer.as_ref().expect("it is not stopped")
     }
 
-    /// Stops the recorder, ends all inserters, readers and the analyzer, and lets the dumper do its
-    /// last round.
+    /// Stops the recorder, ends all inserters, readers and the analyzer, and lets the dumper do one
+    /// more round.
     pub(crate) fn stop(&mut self) {
         self.common.control.stop();
         self.step();
@@ -674,7 +678,7 @@ impl RecorderHandle {
     }
 }
 
-/// A raw IPv4 packet of 32 bytes with UDP: `number` is its payload. `port` is its destination port.
+/// A raw IPv4 packet of 32 bytes with UDP, to `port`. Its payload is `number`.
 pub(crate) fn udp(source_port: u16, port: u16, number: u32) -> Vec<u8> {
     let mut packet = vec![
         0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,

@@ -21,8 +21,8 @@ use crate::{
     },
 };
 
-/// Blocks a disk until the test opens the barrier or ends. Make it after the rig, so that it opens
-/// before the rig waits for its threads.
+/// Blocks operations of a disk until the test opens the barrier or ends. Make the barrier after the
+/// rig, so that the barrier is dropped, and opens, before the rig waits for its threads.
 #[derive(Debug, Default)]
 pub(super) struct Barrier(Arc<BarrierState>);
 
@@ -35,7 +35,7 @@ pub(super) struct BarrierState {
 }
 
 impl Barrier {
-    /// Blocks a deed on files whose name contains `name`.
+    /// Blocks operations of this kind on files whose path contains `name`.
     pub(super) fn on(disk: &FakeDisk, deed: Deed, name: &'static str) -> Self {
         let barrier = Self::default();
         let waiting = Arc::clone(&barrier.0);
@@ -69,12 +69,12 @@ pub(super) fn directory(disk: &FakeDisk, name: &str) -> Directory {
     Directory::on(Arc::new(disk.clone()), Path::new(name), DumpFormat::PcapNg)
 }
 
-/// A rig with threads that write the dumps.
+/// A rig whose dumper does not wait for the threads that write the dumps.
 fn rig(plan: &RigConfig<'_>, disk: &FakeDisk) -> Rig {
     Rig::with_pool(plan, START, directory(disk, "dumps"), PoolConfig::new(true))
 }
 
-/// Copied bytes, as the status reports them to users.
+/// Bytes that are copied for dumps and not written yet, as in the status.
 fn copied_bytes(rig: &Rig) -> usize {
     rig.common.counters.copied_bytes.load(Ordering::SeqCst)
 }
@@ -108,8 +108,8 @@ fn holds(disk: &FakeDisk, path: &Path, text: &str) -> bool {
         .any(|window| window == text.as_bytes())
 }
 
-/// Syncs hang. Never more than two threads hang with them, and the first packets of another dump
-/// are written at once.
+/// Every sync hangs. At most two threads hang in syncs, and the first packets of another dump are
+/// written at once.
 #[test]
 fn no_first_packet_waits_for_a_sync() {
     let disk = FakeDisk::default();
@@ -128,10 +128,10 @@ fn no_first_packet_waits_for_a_sync() {
     rig.pass(2 * S);
     rig.step_until(|_| barrier.came() == 2);
     rig.arrive(0, udp(2000, 9, 7));
-    // Then no older packet can arrive, and the packet can be written.
+    // After 10 ms no older packet can arrive, so the packet can be written.
     rig.pass(10 * MS);
     rig.step_until(|_| packets(&disk, &named(&disk, "-0007-")).len() == 1);
-    // The dump gets 40 MB more, five times the size of the ring.
+    // The dump gets 40 MB more, almost five times the size of the ring.
     let large = [udp(2000, 7, 8), vec![0; 100_000]].concat();
     for _ in 0..400 {
         rig.pass(MS);
@@ -190,7 +190,8 @@ fn a_sink_that_stands_still_holds_up_its_own_dump_alone() {
         rig.step_until(|rig| {
             let copied = copied_bytes(rig);
             assert!(copied <= pool.budget_bytes, "{copied}");
-            // The stalled dump's copies, at most a third of the budget; later nothing.
+            // Before the barrier opens, the stalled dump may have copies, at most a third of the
+            // budget. Afterwards no copies may be left.
             copied
                 <= if number <= 85 {
                     pool.budget_bytes / 3
@@ -356,7 +357,7 @@ fn a_dump_that_has_room_again_is_given_nothing_before_what_is_older() {
         ring_bytes: 16 << 20,
         ..RigConfig::default()
     };
-    // The second of two long packets has no room.
+    // The budget has no room for the second of two long packets.
     let pool = PoolConfig {
         budget_bytes: 100_000,
         ..PoolConfig::new(true)
@@ -414,7 +415,7 @@ fn many_dumps(pool: PoolConfig) -> (BTreeMap<PathBuf, Vec<u8>>, usize) {
         for source in 1000..1300 {
             let port = if number == 2 { 9 } else { 7 };
             rig.arrive(0, udp(source, port, number));
-            // The packets of 10 source ports are long.
+            // On the second queue, the packets of 10 source ports are long.
             let rest = if source < 1010 { 30_000 } else { 0 };
             let ahead = [udp(source, 7, 100 + number), vec![0; rest]].concat();
             let ahead = (now_ns + 400 * MS, ahead);

@@ -49,7 +49,7 @@ fn rig_with(dump: &str, scripts: Scripts, dir: &std::path::Path) -> Rig {
     Rig::new(&plan, START, dir)
 }
 
-/// Steps until all dumps are done.
+/// Steps until this number of dumps is reported.
 fn finish(rig: &mut Rig, dumps: usize) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while rig.reports.len() < dumps {
@@ -79,7 +79,7 @@ fn slow_filters_are_compiled_aside() {
         rig.arrive(0, udp(1000 + source, 9, 2));
     }
     rig.step();
-    // Each filter takes longer than the step.
+    // Compiling each filter takes longer than the step.
     assert!(rig.dumper().compiling() > 0);
     rig.pass(500 * MS);
     for source in 0..DUMPS {
@@ -205,7 +205,7 @@ fn slow_texts_of_a_script_are_compiled_aside() {
 }
 
 /// A packet comes too late for a window whose filter is not compiled yet. The analyzer does not
-/// compile the filter either, and the packet counts as one that the dump may lack.
+/// compile the filter to check the packet: the packet counts as one that the dump may lack.
 #[test]
 fn the_analyzer_compiles_nothing_for_late_packets() {
     for is_compiled in [false, true] {
@@ -236,7 +236,7 @@ fn the_analyzer_compiles_nothing_for_late_packets() {
             .map(|it| (it.cause, it.packets, it.at_most))
             .collect();
         let expected: &[_] = match is_compiled {
-            // The dump was judged before.
+            // The dump was judged before the packets arrived.
             true => &[],
             false => &[("late", None, Some(2))],
         };

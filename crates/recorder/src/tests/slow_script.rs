@@ -20,7 +20,8 @@ use crate::{
 
 const START: i64 = 1_800_000_000 * S;
 
-/// A recorder with a script that matches packets of port 8, and takes `packet_ns` for each packet.
+/// A recorder with a script that matches packets of port 8, and takes `packet_ns` of the fake clock
+/// for each packet.
 fn rig(packet_ns: i64, ring_bytes: u64, directory: &tempfile::TempDir) -> Rig {
     let plan = RigConfig {
         ring_bytes,
@@ -96,7 +97,7 @@ fn counts(rig: &Rig) -> (u64, u64, u64) {
     (reading.analyzed, reading.lapped, reading.unseen)
 }
 
-/// A script that is busy with a long burst does not count as hanging.
+/// While a slow script analyzes a long burst, its inserter keeps reporting that it runs.
 #[test]
 fn an_inserter_goes_round_amidst_a_burst() {
     let dir = tempfile::tempdir().unwrap();
@@ -144,7 +145,8 @@ fn a_window_ends_by_the_clock_amidst_a_batch() {
     }
 }
 
-/// The gap is reported at the first bucket after it, before this bucket is analyzed.
+/// The analyzer reports a gap of overwritten packets at the first bucket after the gap, before it
+/// analyzes this bucket.
 #[test]
 fn packets_that_were_overwritten_are_told_where_that_is_found() {
     let dir = tempfile::tempdir().unwrap();
@@ -172,7 +174,8 @@ fn packets_that_were_overwritten_are_told_where_that_is_found() {
     assert_eq!(unseen, lapped);
 }
 
-/// After a stop, packets are still analyzed for at most 3 s. The rest is unread, and reported.
+/// After a stop, the recorder still analyzes packets for about 3 s at most. The other packets stay
+/// unread, and their number is reported.
 #[test]
 fn a_stop_does_not_wait_for_all_packets() {
     let cases = [(MS / 10, false), (3 * MS / 2, true), (20 * MS, true)];
@@ -207,7 +210,7 @@ fn a_stop_does_not_wait_for_all_packets() {
     }
 }
 
-/// A manual trigger does not wait for earlier packets.
+/// A manual trigger does not wait until all earlier packets are analyzed.
 #[test]
 fn a_trigger_by_hand_acts_amidst_a_batch() {
     let dir = tempfile::tempdir().unwrap();
@@ -243,8 +246,8 @@ fn a_rule_is_changed_amidst_a_batch() {
     );
 }
 
-/// A reader pauses between its packets: its earlier hits act, and rules change. Each packet is
-/// analyzed by the old rule or by the new rule.
+/// A slow script stops a reader at one packet. Meanwhile the reader's earlier hits act, and rules
+/// change. Each packet is analyzed by the old rule or by the new rule.
 #[test]
 fn what_a_reader_found_acts_while_it_looks_on() {
     let dir = tempfile::tempdir().unwrap();

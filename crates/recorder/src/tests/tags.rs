@@ -1,5 +1,5 @@
-//! Frames with VLAN tags, which the kernel removes: the hits are the same, whichever thread
-//! analyzes the frames.
+//! Frames with VLAN tags, of which the kernel removes the outer one: the hits are the same,
+//! whichever thread analyzes the frames.
 
 use std::{num::NonZeroUsize, sync::atomic::Ordering, time::Duration};
 

@@ -67,7 +67,7 @@ fn of_a_bucket_around_the_window_an_upper_bound_is_missing() {
         rig.step();
     }
     // A window in which nothing is known to have arrived; the overwritten bucket has packets from
-    // before and from after.
+    // before and from after the window.
     let trigger = (START + 5 * S, udp(1, 9, 0));
     rig.feeds[1].lock().unwrap().frames.push_back(trigger);
     rig.step();
@@ -139,7 +139,8 @@ fn fragments_are_missing(
     assert_eq!(report.packets, 1 + of_flow - missed.unwrap_or(0));
 }
 
-/// More later fragments wait for their first fragments than are kept.
+/// A dump keeps up to 1024 later fragments that wait for their first fragments. Further fragments
+/// may be missing.
 #[test]
 fn later_fragments_that_were_given_up_may_be_missing() {
     for (later, missed) in [(1024, None), (1100, Some(76))] {
@@ -152,7 +153,8 @@ fn later_fragments_that_were_given_up_may_be_missing() {
     }
 }
 
-/// So many datagrams arrived that the flow of one first fragment was forgotten.
+/// A filter remembers the flows of 4096 datagrams. One more datagram makes the filter forget one
+/// flow.
 #[test]
 fn later_fragments_of_a_forgotten_datagram_may_be_missing() {
     for (datagrams, missed) in [(4096, None), (4097, Some(1))] {
@@ -243,7 +245,8 @@ fn fragments_are_looked_at_in_the_order_of_records() {
     }
 }
 
-/// Packets may have been dropped before any tap: an upper bound is known, which no ledger includes.
+/// The kernel may have dropped packets before any tap. The verdict has an upper bound of these
+/// packets. The loss counters of the source do not include these packets.
 #[test]
 fn what_the_kernel_may_have_dropped_before_the_tap_is_told() {
     for (before, meanwhile) in [(7, 0), (7, 5)] {
@@ -379,8 +382,8 @@ fn fragments_at_the_end_of_a_window_may_have_their_first_behind_it() {
     }
 }
 
-/// First fragments far from a window are sometimes analyzed together with other packets. Their
-/// flows must make no difference.
+/// The dumper sometimes reads first fragments far from a window together with packets of the
+/// window. The dump must not use the flows of these fragments.
 #[test]
 fn fragments_far_from_a_window_tell_nothing() {
     // Time of the first fragment before the window; `None`: after its end.
