@@ -23,7 +23,7 @@ use crate::{
 
 /// Largest number of slots.
 pub const SLOTS_MAX: usize = 2000;
-/// Trigger times that are kept.
+/// Maximum number of trigger times that are kept.
 const TRIGGERS_KEPT: usize = 65_536;
 
 /// The part of the history that a timeline covers. Stamps, ns since the epoch.
@@ -50,7 +50,8 @@ pub struct Timeline {
     /// was stored. Older slots have the packets that are left. `None`: packets come from files, and
     /// no packet was overwritten.
     pub whole_from_ns: Option<i64>,
-    /// The longest time range of one bucket, ns. Shorter times cannot be distinguished.
+    /// The longest time range of one bucket that overlaps the timeline, ns. Without peaks, shorter
+    /// times cannot be distinguished.
     pub resolution_ns: i64,
     /// Packets in the ring; `None`: the whole slot is overwritten, before the recording, or in the
     /// future.
@@ -130,7 +131,7 @@ impl TimelineSlots {
         i64::try_from(behind - 1).unwrap_or(i64::MAX)
     }
 
-    /// The slot of a stamp.
+    /// The slot of a stamp. `None`: the stamp is outside the slots.
     fn of(&self, stamp_ns: i64) -> Option<usize> {
         let behind = i128::from(stamp_ns) - i128::from(self.from_ns);
         let slot = usize::try_from(behind.div_euclid(self.slot_ns.into())).ok();
@@ -215,7 +216,8 @@ impl Timeline {
         let (mut lost, mut down) = (BTreeMap::new(), vec![false; count]);
         for (cause, span_ns, total) in losses {
             if cause == INTERFACE_DOWN {
-                // One unit for each nanosecond, so that each slot gets a part.
+                // One unit for each nanosecond, so that each slot that the outage touches gets a
+                // part.
                 let end_ns = span_ns.1.min(now_ns);
                 let ns = end_ns.saturating_sub(span_ns.0).max(0).unsigned_abs() + 1;
                 slots.spread((span_ns.0, end_ns), ns, |slot, part| down[slot] |= part > 0);
@@ -252,7 +254,7 @@ impl Timeline {
         }
     }
 
-    /// `start_mono_ns`: live, the monotonic clock before the first packet.
+    /// `start_mono_ns`: live, a time of the monotonic clock before the first packet, ns.
     fn of(
         common: &RecorderShared,
         start_mono_ns: Option<i64>,
@@ -307,11 +309,11 @@ impl Timeline {
             None => None,
         };
         let present: Vec<TimelinePackets> = present.iter().map(|it| it.stretch).collect();
-        // Read after the peaks: a bucket that was overwritten meanwhile is missing in the peaks and
-        // counts as overwritten here.
+        // This must be read after the peaks: a bucket that was overwritten meanwhile is missing in
+        // the peaks, and then counts as overwritten.
         let whole_from_ns = evicted_to_ns(&ring, &steps).map_err(own)?.max(start_ns);
-        // Read before the losses: inserters log a loss before they advance the time up to which
-        // losses are known.
+        // This time must be read before the losses: inserters log a loss before they advance the
+        // time up to which losses are known.
         let (_, known_ns) = common.intake.known_losses(&[], 0);
         let losses = common.intake.loss_events();
         let losses = losses

@@ -3,9 +3,9 @@
 //!
 //! The header of a bucket does not tell when its packets arrived, so peaks need the packets' stamps
 //! and lengths. A request reads the buckets of its time range, the newest first, and at most
-//! [`RECORDS_MAX`] records. Each bucket has a summary, which later requests use. Nothing is read
-//! while no client asks for peaks. A bucket is held for at most [`HOLD_RECORDS`] records at a time,
-//! because the ring cannot overwrite a held bucket.
+//! [`RECORDS_MAX`] records. A bucket that was read in intervals of 1 ms has a summary, which later
+//! requests use. Nothing is read while no client asks for peaks. A bucket is held for at most
+//! [`HOLD_RECORDS`] records at a time, because the ring cannot overwrite a held bucket.
 //!
 //! A summary has a cell for each interval with packets, separately for each interface and
 //! direction. A cell has 16 bytes. On a slow link nearly every packet has its own cell, so a closed
@@ -34,7 +34,8 @@ const INTERVAL_NS: i64 = 1_000_000;
 pub(super) const RECORDS_MAX: u64 = 4 << 20;
 /// Records that are read while the bucket is held, so that a hold takes less than 1 ms.
 const HOLD_RECORDS: u64 = 1 << 15;
-/// Cells that a closed bucket keeps because they have the most packets, or bytes.
+/// A closed bucket keeps fewer cells than this because they have the most packets, and fewer than
+/// this because they have the most bytes.
 const LARGEST: usize = 256;
 /// Parts of the time range of a bucket with one series; more series have fewer parts. Each part
 /// keeps the largest cells of each series.
@@ -67,7 +68,7 @@ pub enum SeriesBy {
 pub struct Peaks {
     /// Length of the intervals, ns.
     pub interval_ns: i64,
-    /// Stamp from which on all buckets of the timeline are read, ns. `None`: all are read.
+    /// Stamp from which on all buckets of the timeline are read, ns. `None`: all buckets are read.
     pub known_from_ns: Option<i64>,
     /// All packets.
     pub all: PeakCounts,
@@ -534,7 +535,7 @@ struct PeakCollector<'a> {
     /// The number of a series by its name.
     numbers: HashMap<&'a str, usize>,
     series: Vec<(&'a str, SlotCounts)>,
-    /// Packets and bytes of the present interval, by series.
+    /// Packets and bytes of the interval that is being counted, by series.
     present: Vec<(u64, u64)>,
     left_out: usize,
 }

@@ -137,8 +137,8 @@ fn a_live_history_is_told_by_slot() {
     }
 }
 
-/// After a ring overflowed, overwritten slots are unknown, and the other slots have everything that
-/// was stored.
+/// After a ring overflowed, slots whose packets were all overwritten are unknown. The other slots
+/// have all packets that are still in the ring.
 #[test]
 fn what_is_overwritten_is_unknown() {
     let dir = tempfile::tempdir().unwrap();
@@ -178,7 +178,8 @@ fn what_is_overwritten_is_unknown() {
     );
 }
 
-/// A loss is between two readings of a counter; the slots of an outage are marked.
+/// A loss is spread over the time between two readings of a counter. The slots of an outage are
+/// marked.
 #[test]
 fn losses_and_outages_are_told_by_slot() {
     let triggers = TriggerLog::default();
