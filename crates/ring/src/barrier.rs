@@ -1,13 +1,13 @@
 //! A store-load fence that costs only the side that rarely runs: membarrier(2).
 //!
 //! If two threads each store one word and then load the other's word (Dekker), each thread needs a
-//! full fence between. On the path of a publication this fence would wait until the store buffer is
-//! empty, including the line of the bucket's header that a reader's core may have. Here the
-//! frequent side has [`Barrier::light`], which only prevents reordering by the compiler. The rare
-//! side has [`Barrier::heavy`], which makes the kernel run a full fence on every processor that
-//! runs a thread of this process. A thread that does not run passed a full fence when the kernel
-//! switched to another thread. The two sides therefore behave as a pair of sequentially consistent
-//! fences:
+//! full fence between its store and its load. On the path of a publication this fence would wait
+//! until the store buffer is empty, including the line of the bucket's header that a reader's core
+//! may have. Here the frequent side has [`Barrier::light`], which only prevents reordering by the
+//! compiler. The rare side has [`Barrier::heavy`], which makes the kernel run a full fence on every
+//! processor that runs a thread of this process. A thread that does not run passed a full fence
+//! when the kernel switched to another thread. The two sides therefore behave as a pair of
+//! sequentially consistent fences:
 //!
 //! - if the light side loads before its processor passes the kernel's fence, its earlier store is
 //!   visible after that fence;
@@ -55,7 +55,7 @@ impl Barrier {
     }
 
     /// Whether [`Self::heavy`] is a fence for other threads, too. Always `true` under loom, where
-    /// stores past the cache are plain stores and need no such fence.
+    /// non-temporal stores are regular stores and need no such fence.
     pub(crate) fn reaches_others(self) -> bool {
         self == Self::Asymmetric || cfg!(loom)
     }

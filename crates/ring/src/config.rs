@@ -8,7 +8,7 @@ use crate::{
     storage::descriptor::{CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, EXTENSION_BYTES},
 };
 
-/// The default bucket: one huge page.
+/// The default bytes of a bucket: one huge page.
 const BUCKET_BYTES: usize = 2 << 20;
 /// The chosen bucket size if buckets of 2 MiB would be too few for the producers and readers. All
 /// other chosen sizes are multiples of 2 MiB.
@@ -23,7 +23,7 @@ pub(crate) const BUCKETS_MAX: usize = 65_535;
 pub(crate) const BUCKET_BYTES_MULTIPLE: usize = if cfg!(loom) { DESCRIPTOR_BYTES } else { 4096 };
 /// Offsets in a bucket have 28 bits (`storage/descriptor.rs`).
 pub(crate) const BUCKET_BYTES_MAX: usize = 256 << 20;
-/// One record of maximum length always fits.
+/// Smallest explicit bucket size, in bytes: one record of maximum length fits.
 pub(crate) const BUCKET_BYTES_MIN: usize =
     (CAPTURED_BYTES_MAX + EXTENSION_BYTES + DESCRIPTOR_BYTES)
         .next_multiple_of(BUCKET_BYTES_MULTIPLE);
@@ -38,8 +38,8 @@ pub struct RingConfig {
     /// Bytes of all buckets, rounded down to whole buckets. The mapping is a little larger
     /// (headers, at least 2 MiB).
     pub bytes: u64,
-    /// Bytes of a bucket, or `None` to choose 2 MiB. The choice is a multiple of 2 MiB if the ring
-    /// would have more than 4096 buckets, and 1 MiB if 2 MiB gives too few buckets. With sizes that
+    /// Bytes of a bucket. `None`: the ring chooses 2 MiB, a larger multiple of 2 MiB if the ring
+    /// would have more than 4096 buckets, or 1 MiB if 2 MiB gives too few buckets. With sizes that
     /// are not multiples of 2 MiB, buckets share huge pages.
     pub bucket_bytes: Option<usize>,
     /// Producers that may be opened over the life of the ring, at least 1.

@@ -15,7 +15,7 @@ pub(crate) struct ProducerCursor {
     /// The bucket that contains `position`, or that ends at `position`. `None`: the next call of
     /// [`Self::advance`] searches for the bucket.
     pub(crate) hold: Option<Hold>,
-    /// The bucket whose hold was given up last.
+    /// The bucket whose hold [`Self::release`] gave up last. `None` after the next search.
     released: Option<BucketRef>,
     /// Number of the first record not handed out.
     pub(crate) position: u64,
@@ -39,8 +39,8 @@ impl ProducerCursor {
     }
 
     /// Searches this bucket and the following buckets for records. Returns the number after the
-    /// last readable record; the cursor then holds the bucket of these records. Adds the losses to
-    /// `lapped`.
+    /// last readable record; the cursor then holds the bucket of these records. `None`: there are
+    /// no records to read now. Adds the losses to `lapped`.
     pub(crate) fn advance(
         &mut self,
         ring: &RingInner,

@@ -150,7 +150,7 @@
 //! | `storage/layout.rs`, `storage/header.rs`, `storage/descriptor.rs` | the layout of the region |
 //! | `storage/mapping/` | the memory of the region |
 //! | `attach/` | reading the region of another process |
-//! | `readers/` | the same in C and in Python |
+//! | `readers/` | reading the region of another process in C and in Python |
 //! | `src/tests/`, `storage/tests/` | substitutes for loom and ThreadSanitizer |
 #[cfg(not(loom))]
 mod attach;

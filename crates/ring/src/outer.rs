@@ -161,8 +161,8 @@ impl Outer {
 
     /// Finds a bucket for a producer. Prefers a free bucket. If `overwrite`, the alternative is the
     /// first closed bucket, by order of closing, that every gating group has passed, nobody holds
-    /// and no reservation wants. In record mode reservations fall, by rank, until such a bucket
-    /// exists.
+    /// and no reservation wants. In record mode reservations fall until such a bucket exists: first
+    /// the yielding reservations, then the others, each kind oldest first.
     pub(crate) fn take<'s>(
         &mut self,
         storage: &'s Arc<Storage>,
@@ -280,7 +280,7 @@ impl Outer {
         indices.map(|index| (index as usize, &self.slots[index as usize]))
     }
 
-    /// The counts that need no walk.
+    /// The statistics that need no walk over buckets. The other fields are 0 or `None`.
     pub(crate) fn totals(&self) -> RingStatistics {
         let (evicted_packets, evicted_bytes) = self.log.totals();
         RingStatistics {
@@ -299,7 +299,7 @@ impl Outer {
         }
     }
 
-    /// Adds a range of buckets to the counts.
+    /// Adds the counts and times of a range of buckets to `sum`.
     pub(crate) fn count(&self, buckets: Range<usize>, storage: &Storage, sum: &mut RingStatistics) {
         for index in buckets {
             let slot = &self.slots[index];

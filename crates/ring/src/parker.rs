@@ -65,8 +65,9 @@ const AWAKE: u32 = 0;
 const NAPPING: u32 = 1;
 /// State of a parker: the reader sleeps until a producer publishes.
 const PARKED: u32 = 2;
-/// State of a parker: a [`Waker`], a producer or `Ring::close` has woken the reader. The state
-/// lasts until the reader's current sleep, or its next sleep, ends at once.
+/// State of a parker: a [`Waker`], a producer or `Ring::close` has woken the reader. The reader's
+/// current sleep ends; if the reader is awake, its next sleep ends at once. The end of the sleep
+/// resets the state.
 const WOKEN: u32 = 3;
 
 /// The words of all parkers of a ring, indexed by number: one for each reader that the ring allows.
@@ -193,7 +194,7 @@ impl Parker {
         }
     }
 
-    /// Returns whether the reader was woken.
+    /// Sets the state to awake. Returns whether the reader was woken.
     fn end_sleep(&self) -> bool {
         // W: Acquire, pairs with Parkers::wake() and wake_if_parked().
         self.word().swap(AWAKE, Ordering::Acquire) == WOKEN

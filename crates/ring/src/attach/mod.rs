@@ -102,7 +102,8 @@ pub struct RegionInfo {
     pub pages: Option<Pages>,
     /// Time of creation, ns since the UNIX epoch. `None`: not recorded.
     pub created_ns: Option<i64>,
-    /// Time of creation, ns of the monotonic clock of that boot. `None`: not recorded.
+    /// Time of creation, ns of the monotonic clock of the boot that created the region. `None`: not
+    /// recorded.
     pub created_mono_ns: Option<i64>,
     /// Process id of the creator, in its own PID namespace.
     pub process: u64,
@@ -129,7 +130,8 @@ pub struct AttachedProducer {
     pub published: u64,
     /// Captured bytes of at least the published records.
     pub published_bytes: u64,
-    /// The producer promised to store no older records, ns of ring time. `None`: no promise yet.
+    /// The producer has promised to store no records before this ring time, ns. `None`: no promise
+    /// yet.
     pub watermark_ns: Option<i64>,
     /// Time of the last publication, ns of the monotonic clock. `None`: not recorded.
     pub published_mono_ns: Option<i64>,
@@ -191,8 +193,8 @@ impl Attached {
     /// [`AttachError`]: the file cannot be opened, is not a ring of this layout, or is damaged.
     pub fn open(path: &Path) -> Result<Self, AttachError> {
         let mapped = Mapped::open(path, REGION_HEADER_BYTES)?;
-        // Acquire: pairs with the store in `Storage::new`. Loaded before the header, so that the
-        // header of a ready region is complete.
+        // Acquire: pairs with the store in `Storage::new`. The state is loaded before the header,
+        // so that the header of a ready region is complete.
         let state = mapped.load(REGION_STATE_OFFSET, Ordering::Acquire);
         let words = mapped.words(0);
         let header = check_header(&words, mapped.bytes(), path)?;
@@ -298,8 +300,8 @@ impl Attached {
         let read = |id| {
             let header = self.layout().producer(id);
             let watermark = header + std::mem::offset_of!(ProducerHeader, watermark_ns);
-            // Acquire, pairs with T. Loaded before the other words, so that they include the
-            // records that the watermark promises.
+            // Acquire, pairs with T. The watermark is loaded before the other words, so that these
+            // include all records before the watermark.
             let watermark_ns = self.mapped.load(watermark, Ordering::Acquire).cast_signed();
             // `published` pairs with P2, and orders the bytes, which may be newer.
             let [

@@ -1,8 +1,9 @@
 //! A ring's file, mapped read-only, or a ring of this process. The region can be read in three
 //! ways: one word, a run of words, or a copy of bytes.
 //!
-//! Another process writes the mapped memory. This file never makes a reference to a range of the
-//! memory: it loads each word or byte separately and atomically, and returns copies.
+//! Another process, or another thread of this process, writes the mapped memory. This file never
+//! makes a reference to a range of the memory: it loads each word or byte separately and
+//! atomically, and returns copies.
 //!
 //! **Danger to this process.** A load after the end of a file that shrank raises SIGBUS. A memfd of
 //! this program is sealed against shrinking. For a named file, each visit first checks the length
@@ -145,7 +146,8 @@ impl Mapped {
         self.length / 8 * 8
     }
 
-    /// Whether the file still has its mapped length. Must be called before loads.
+    /// Whether the file is still at least as long as the mapping. Always `true` for a sealed file
+    /// or a ring of this process. Must be called before loads.
     pub(super) fn still_whole(&self) -> bool {
         let RegionOrigin::File { file, sealed } = &self.backing else {
             return true;
