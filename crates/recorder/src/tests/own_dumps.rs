@@ -451,7 +451,7 @@ fn a_trigger_by_hand_dumps_what_it_says() {
 }
 
 /// Dumps go to the directories that their triggers request. A request for another directory gets a
-/// separate dump. If a directory cannot be made, only that dump is lost.
+/// separate dump. If a directory cannot be made or is a symbolic link, only that dump is lost.
 #[test]
 fn dumps_go_where_their_triggers_say() {
     let dir = tempfile::tempdir().unwrap();

@@ -205,7 +205,8 @@ fn slow_texts_of_a_script_are_compiled_aside() {
 }
 
 /// A packet comes too late for a window whose filter is not compiled yet. The analyzer does not
-/// compile the filter to check the packet: the packet counts as one that the dump may lack.
+/// compile the filter to check the packet: the packet counts as one that the dump may lack. If the
+/// filter is compiled, only packets that it selects count.
 #[test]
 fn the_analyzer_compiles_nothing_for_late_packets() {
     for is_compiled in [false, true] {

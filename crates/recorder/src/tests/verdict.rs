@@ -212,7 +212,7 @@ fn a_first_fragment_is_found_in_the_bucket_before_the_window() {
     }
 }
 
-/// Another flow reuses an identification, and a later fragment in the next bucket has an earlier
+/// Another flow reuses an identification, and a later fragment in a later bucket has an earlier
 /// stamp. The result must not depend on how many buckets the dumper reads at once.
 #[test]
 fn fragments_are_looked_at_in_the_order_of_records() {
