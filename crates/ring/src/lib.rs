@@ -93,10 +93,10 @@
 //! generation before the first new byte.
 //!
 //! The mutex of the outer queue (`outer.rs`) protects all other state of buckets. A producer takes
-//! the mutex once per bucket (twice if its hook runs), and again for each repeated search. A reader
-//! takes the mutex when the reader starts or ends, and to find a bucket when the reader holds none
-//! (at first, after it was lapped, or after [`Reader::release`]). A dump takes the mutex to list
-//! its buckets.
+//! the mutex once per bucket (twice if its hook runs), again for each repeated search, at a clock
+//! step, and when the producer ends. A reader takes the mutex when the reader starts or ends, and
+//! to find a bucket when the reader holds none (at first, after it was lapped, or after
+//! [`Reader::release`]). A dump takes the mutex to reserve, list and give back its buckets.
 //!
 //! After a record is published, no byte of the record is stored again until a producer claims the
 //! bucket again. Only the buffer of an open bucket (`storage/write_buffer.rs`) writes record bytes.
