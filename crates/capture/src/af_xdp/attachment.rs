@@ -1,10 +1,11 @@
 //! State that the queues of an interface share: the program with its maps and counters, and the
-//! link that keeps it attached.
+//! link that keeps the program attached.
 //!
-//! The program is loaded once, with privileges. Attaching it needs none: the kernel checked the
-//! right to load an XDP program at load time (`bpf_xdp_link_attach` of `net/core/dev.c`). So the
-//! program can be attached to an interface that comes back, with the same maps and counters. Before
-//! Linux 5.19 bpf(2) itself required CAP_BPF if `kernel.unprivileged_bpf_disabled` is set.
+//! The program is loaded once, with privileges. Attaching a loaded program needs no privileges: the
+//! kernel checked the right to load an XDP program at load time (`bpf_xdp_link_attach` of
+//! `net/core/dev.c`). So the program can be attached to an interface that comes back, with the same
+//! maps and counters. Before Linux 5.19 bpf(2) itself required CAP_BPF if
+//! `kernel.unprivileged_bpf_disabled` is set.
 
 use std::{
     collections::BTreeSet,
@@ -26,10 +27,11 @@ use super::{
 };
 use crate::{Shunt, ShuntedFlow, af_packet::sys::PacketSocket, clock};
 
-/// Receive queues with counters: more than any NIC has.
+/// Largest number of receive queues that have counters and sockets. NICs usually have fewer queues.
 pub(super) const QUEUES_MAX: u32 = 1024;
 
-/// Flows that can be shunted at once. With more flows, the least recently used flows drop out.
+/// Largest number of shunted flows, each in one direction. In a full map, a new flow replaces one
+/// of the least recently used flows.
 const SHUNTED_MAX: u32 = 1 << 16;
 
 /// Bytes of a queue's line in the counters.
@@ -44,9 +46,9 @@ const _: () = assert!(
 const GENERIC: u32 = 1 << 1;
 const NATIVE: u32 = 1 << 2;
 
-/// A program that is attached to an interface, or will be attached to the next interface of its
-/// name. The last owner detaches the program. The kernel detaches it if the process dies, because
-/// the link is a descriptor.
+/// An XDP program that is attached to an interface, or will be attached to the next interface of
+/// the same name. When the last owner drops this value, the program is detached. If the process
+/// dies, the kernel detaches the program, because the link is a descriptor.
 #[derive(Debug)]
 pub(super) struct Attachment {
     // Dropped before the maps, because `state` contains the link: the program is detached first.
@@ -55,7 +57,7 @@ pub(super) struct Attachment {
     pub(super) counters: CounterLines,
     pub(super) sockets: Map,
     shunted: Map,
-    /// Whether the program looks flows up. True from the first shunted flow on.
+    /// Whether the program looks flows up in `shunted`. True from the first shunted flow on.
     is_shunting: AtomicBool,
     pub(super) receive_mode: ReceiveMode,
     /// Keeps the interface promiscuous while the program is attached.
@@ -145,8 +147,8 @@ impl Attachment {
         }
     }
 
-    /// Attaches the program to an interface. Packets go on to the host until a queue is opened.
-    /// `state` must have no interface.
+    /// Attaches the program to an interface. The packets of a queue go on to the host until
+    /// [`Self::set_open`] opens the queue. `state` must have no interface.
     pub(super) fn attach(
         &self,
         state: &mut AttachmentState,
@@ -177,7 +179,7 @@ impl Attachment {
     }
 
     /// Detaches the program from an interface that was removed, moved to another network namespace,
-    /// or is the host's again.
+    /// or is the host's again. Does nothing if `generation` is not the current attachment.
     pub(super) fn detach(&self, generation: u64) {
         let mut state = self.state();
         let is_it =
@@ -186,27 +188,30 @@ impl Attachment {
             return;
         };
         if let Some(socket) = &self.promiscuous {
-            // The kernel has done this if the interface was removed.
+            // If the interface was removed, the kernel has already ended promiscuous mode.
             let _ = socket.unset_promiscuous(attached.index);
         }
     }
 
-    /// Assigns the packets of a queue to a socket, once the queue is opened.
+    /// Assigns the packets of a queue to a socket. The program redirects them once the queue is
+    /// open.
     pub(super) fn set_socket(&self, queue_index: u32, socket: &XdpSocket) -> io::Result<()> {
         let descriptor = socket.as_fd().as_raw_fd();
         self.sockets
             .insert(&queue_index.to_ne_bytes(), &descriptor.to_ne_bytes())
     }
 
-    /// `true`: takes the packets of a queue, and counts the packets of a queue without a socket.
-    /// `false`: the packets go on to the host.
+    /// Opens or closes a queue. The program redirects the packets of an open queue to its socket.
+    /// If an open queue has no socket, the program counts the packets, which go on to the host. The
+    /// packets of a closed queue go on to the host uncounted.
     pub(super) fn set_open(&self, queue_index: u32, is_open: bool) {
         self.counters
             .set(queue_index, word::OPEN, u64::from(is_open));
     }
 
-    /// Drops this direction of a flow, or lets it pass again, as
-    /// [`Queue::shunt`](crate::Queue::shunt) describes.
+    /// Makes the program drop the packets of this direction of a flow or, if `shunt` is `None`,
+    /// deliver them again. [`Queue::shunt`](crate::Queue::shunt) describes which packets are
+    /// dropped.
     pub(super) fn shunt(&self, flow: &ShuntedFlow, shunt: Option<Shunt>) -> io::Result<()> {
         let Some(Shunt { silence_ns, class }) = shunt else {
             return match self.shunted.remove(&flow_key(flow)) {
@@ -220,8 +225,9 @@ impl Attachment {
         let flow_state = flow_state.map(i64::to_ne_bytes);
         self.shunted
             .insert(&flow_key(flow), flow_state.as_flattened())?;
-        // Looking flows up costs time for each packet, so it begins with the first flow. Relaxed:
-        // `swap` lets one thread write the lines, and no other data depends on the flag.
+        // A look-up costs time for each packet, so the program looks flows up only from the first
+        // shunted flow on. Relaxed: `swap` lets one thread write the lines, and no other data
+        // depends on the flag.
         if !self.is_shunting.swap(true, Relaxed) {
             for queue_index in 0..QUEUES_MAX {
                 self.counters.set(queue_index, word::SHUNTING, 1);
@@ -230,7 +236,7 @@ impl Attachment {
         Ok(())
     }
 
-    /// Packets of queues without a socket, which exist because the interface got more queues. The
+    /// Packets of receive queues that have no socket, because the interface got more queues. The
     /// packets went on to the host.
     pub(super) fn unseen(&self) -> u64 {
         (0..QUEUES_MAX)
@@ -246,7 +252,7 @@ impl AttachmentState {
     }
 
     /// Marks that this queue has a socket for the interface, or that the interface has no such
-    /// queue. Ignores an earlier attachment.
+    /// queue. Does nothing if `generation` is not the current attachment.
     pub(super) fn settle(&mut self, generation: u64, queue_index: u32) {
         if self.generation == generation {
             self.settled.insert(queue_index);
@@ -263,7 +269,7 @@ impl AttachmentState {
         (0..queues).all(|index| self.settled.contains(&index) || self.failed.contains(&index))
     }
 
-    /// Whether to check now if the host uses the interface. If so, schedules the next check
+    /// Whether a check for uses by the host is due at `now_ns`. If so, schedules the next check
     /// `pause_ns` later.
     pub(super) fn is_host_check_due(&mut self, now_ns: i64, pause_ns: i64) -> bool {
         let is_due = (self.host_check_due_ns..self.host_check_until_ns).contains(&now_ns);
@@ -274,8 +280,8 @@ impl AttachmentState {
     }
 }
 
-/// Errors of drivers and older kernels for features that they lack, and of drivers whose packets
-/// may not fit one buffer, for a program that requires a single buffer.
+/// Whether an error means that the driver or an older kernel lacks a feature. Also true if the
+/// program requires a single buffer, and the driver's packets may not fit one buffer.
 pub(super) fn is_unsupported(error: &io::Error) -> bool {
     let refusals = [libc::EOPNOTSUPP, libc::EINVAL, libc::ERANGE];
     error
@@ -350,7 +356,7 @@ mod tests {
         assert_eq!(word_of(7), 0, "it was written again");
     }
 
-    /// The kernel's verifier checks the programs, with and without packets of several buffers and
+    /// The kernel's verifier accepts the programs, with and without packets of several buffers and
     /// chunks.
     #[test]
     fn the_verifier_takes_the_programs() {

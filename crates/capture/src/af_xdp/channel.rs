@@ -11,7 +11,7 @@ use super::{
 use crate::clock::SECOND_NS;
 
 /// How long a queue tries to bind its socket while another socket has the receive queue (`EBUSY`).
-/// The other socket leaves the receive queue shortly after it was closed.
+/// The kernel frees a receive queue only some time after its socket was closed.
 pub(super) const RECEIVE_QUEUE_WAIT_NS: i64 = 2 * SECOND_NS;
 
 /// A socket with its rings.
@@ -24,10 +24,11 @@ pub(super) struct Channel {
 
 impl Channel {
     /// Binds the socket to a queue of an interface. Uses zero-copy if the driver runs the program
-    /// and supports zero-copy, otherwise copy mode. Returns why packets are copied.
+    /// and supports zero-copy, otherwise copy mode. Returns why packets are copied; `None`:
+    /// zero-copy.
     ///
     /// Fails with `EBUSY` if another socket still has the queue or the driver is busy. The caller
-    /// tries again, because copy mode would be permanent.
+    /// then tries again: a change to copy mode would be permanent for this socket.
     pub(super) fn bind(
         &self,
         interface_index: i32,

@@ -14,15 +14,15 @@ pub struct XdpConfig {
     /// Take the interface's packets away from the host even if the host uses the interface
     /// ([`HostUse`](crate::host::HostUse)).
     pub take_interface: bool,
-    /// Bytes of memory of each receive queue, rounded down to a power of two of chunks, from 64 to
-    /// 131,072 chunks; `None`: 64 MiB.
+    /// Bytes of packet memory of each receive queue; `None`: 64 MiB. Rounded down to a power of two
+    /// of chunks, and limited to 64 to 131,072 chunks.
     pub buffer_bytes: Option<usize>,
-    /// How long a thread polls the driver for packets before it sleeps; `None`: the driver
-    /// interrupts.
+    /// How long a thread polls the driver for packets before it sleeps; `None`: the thread does not
+    /// poll, and the driver uses interrupts.
     pub busy_poll: Option<Duration>,
-    /// The CPU of each queue's thread. Empty: the CPUs near the device, if the machine has several
-    /// NUMA nodes.
+    /// The CPU of each queue's thread. Empty: each thread runs on the CPUs near the device, or on
+    /// any CPU if these CPUs are unknown or all CPUs of the machine.
     pub cpus: CpuTurns,
-    /// The program's path, for commands in messages.
+    /// The path of this executable (not of the XDP program), for commands in messages.
     pub program: PathBuf,
 }

@@ -1,10 +1,10 @@
 //! Live capture through AF_XDP: packets leave the kernel directly after the driver, into memory of
 //! this process.
 //!
-//! **It takes packets away from the host.** A recorded packet reaches no socket, bridge or firewall
-//! of this machine, and packets that the machine sends are not captured. So `retroscope` never
-//! chooses AF_XDP by itself. Unless the user allows it, `retroscope` refuses an interface that the
-//! host uses. AF_XDP is for a dedicated tap or mirror port.
+//! **AF_XDP takes packets away from the host.** A recorded packet reaches no other socket, bridge
+//! or firewall of this machine, and packets that the machine sends are not captured. So
+//! `retroscope` never chooses AF_XDP by itself. Unless the user allows it, `retroscope` refuses an
+//! interface that the host uses. AF_XDP is for a dedicated tap or mirror port.
 //!
 //! - `program`: the XDP program, assembled by hand,
 //! - `attachment`: the program's maps and link,
@@ -15,10 +15,10 @@
 //! - `source` and `queue`: the [`Source`](crate::Source) trait.
 //!
 //! # Memory
-//! Each receive queue of the interface has a socket and chunks, allocated once. The interface's
-//! program redirects a packet to the socket of its queue. The driver writes into a chunk
-//! (zero-copy), or the kernel copies. A burst lends the chunks, and the next call returns them to
-//! the kernel.
+//! Each receive queue of the interface has a socket and chunks. The chunks are allocated once. The
+//! interface's program redirects a packet to the socket of its queue. The driver writes the packet
+//! into a chunk (zero-copy), or the kernel copies the packet into a chunk. A burst lends the
+//! chunks, and the next call of `next` returns them to the kernel.
 //!
 //! # Counting
 //! `received` is a sum. The XDP program counts most of its parts:
@@ -32,7 +32,8 @@
 //!
 //! # An interface that comes back
 //! When the interface is up, a queue attaches the program to it, a spare socket replaces the socket
-//! of each queue, and the counters go on. An interface that the host uses is left to the host.
+//! of each queue, and the counters go on. An interface that the host uses is left to the host,
+//! unless the user allows to take the interface.
 //!
 //! # What it does not do
 //! Kernel filters, sent packets, VLAN tags that the NIC removes, hardware time stamps. If an
@@ -41,9 +42,9 @@
 //!
 //! # Long frames
 //! A frame longer than a chunk arrives in several chunks only if the MTU allows such frames at the
-//! start, or if the network stack runs the program. Otherwise drivers whose zero-copy supports one
-//! buffer per frame would copy. If the MTU is raised later, a notice says so, and longer frames are
-//! counted as lost.
+//! start, or if the network stack runs the program. In other cases the engine does not request
+//! several chunks, because the request makes a driver copy whose zero-copy supports only one buffer
+//! per frame. If the MTU is raised later, a notice says so, and longer frames are counted as lost.
 //!
 //! # Minimum kernel version
 //! 5.9 for the link, 5.11 for busy polling, 6.6 for frames longer than a chunk. If

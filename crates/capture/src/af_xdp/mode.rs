@@ -40,7 +40,8 @@ impl fmt::Display for CopyReason {
 }
 
 impl XdpMode {
-    /// The mode of an interface with several queues: the properties that all queues have.
+    /// Combines the modes of two queues of an interface: native, zero-copy or multi-buffer only if
+    /// both queues are.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -56,26 +57,28 @@ impl XdpMode {
 pub(super) struct ReceiveMode {
     /// The driver runs the program; otherwise the kernel's network stack.
     pub(super) is_native: bool,
-    /// Bytes of a packet at most; longer packets are lost. `None`: packets arrive in several chunks
-    /// (multi-buffer).
+    /// Bytes of a packet at most; longer packets are lost. `None`: a packet that does not fit one
+    /// chunk arrives in several chunks (multi-buffer).
     pub(super) packet_bytes_max: Option<u16>,
     /// The program accepts packets that the driver has in several buffers.
     pub(super) has_fragments: bool,
 }
 
 impl ReceiveMode {
-    /// The modes to try, best first, and then the mode that every kernel supports. `bytes_max`:
-    /// bytes that fit a chunk; `is_enough`: `bytes_max` is enough for the interface's MTU;
-    /// `joins_buffers`: the kernel delivers a packet of several buffers to a socket that takes one
-    /// chunk.
+    /// The modes to try, best first, and then the mode that every kernel with AF_XDP supports.
+    /// `bytes_max`: bytes that fit a chunk; `is_enough`: `bytes_max` is enough for the interface's
+    /// MTU; `joins_buffers`: the kernel delivers a packet of several buffers to a socket that takes
+    /// one chunk.
     ///
-    /// Several chunks are requested only if they are needed, because drivers whose zero-copy
-    /// supports one buffer per packet would copy. Some drivers run a program only if it accepts
-    /// several buffers, because the driver's buffers are smaller than our chunks. Before Linux 6.6
-    /// `bpf_redirect_map` to a socket loses such packets, and does not count the loss. If the
-    /// network stack runs the program, several chunks are requested from every kernel that supports
-    /// them: the kernel copies in any case, and on virtual interfaces packets may be longer than
-    /// the MTU.
+    /// If the driver runs the program, several chunks are requested only if the MTU needs them. The
+    /// request makes a driver copy whose zero-copy supports only one buffer per packet. Some
+    /// drivers run a program only if it accepts several buffers, because the driver's buffers are
+    /// smaller than our chunks. Before Linux 6.6 `bpf_redirect_map` to a socket loses packets of
+    /// several buffers, and does not count the loss.
+    ///
+    /// If the network stack runs the program, several chunks are requested from every kernel that
+    /// supports them. The kernel copies in any case, and on virtual interfaces packets may be
+    /// longer than the MTU.
     pub(super) fn all(bytes_max: u16, is_enough: bool, joins_buffers: bool) -> (Vec<Self>, Self) {
         let receive_mode = |is_native, has_fragments, in_several: bool| Self {
             is_native,
@@ -88,7 +91,8 @@ impl ReceiveMode {
         let better = match (is_enough, joins_buffers) {
             (true, true) => vec![whole, receive_mode(true, true, false), by_stack],
             (true, false) => vec![whole, by_stack],
-            // A kernel without packets in several chunks refuses to bind a socket for such packets.
+            // A kernel that does not support several chunks per packet refuses to bind a socket
+            // that requests them. The next mode is then tried.
             (false, _) => vec![receive_mode(true, true, true), by_stack, whole],
         };
         (better, old)

@@ -30,7 +30,7 @@ use crate::{SHUNT_CLASSES, ShuntedFlow};
 pub(super) mod word {
     /// Packets for the socket, including lost packets.
     pub(crate) const RECEIVED: usize = 0;
-    /// Packets longer than a chunk, if the kernel cannot spread them over several chunks.
+    /// Packets that do not fit one chunk, in a mode with one chunk per packet. They are lost.
     pub(crate) const OVERSIZE: usize = 1;
     /// Packets without a time stamp in front.
     pub(crate) const UNSTAMPED: usize = 2;
@@ -38,7 +38,7 @@ pub(super) mod word {
     pub(crate) const OPEN: usize = 3;
     /// Not 0: the program looks flows up in the shunt map.
     pub(crate) const SHUNTING: usize = 4;
-    /// Packets of queues without a socket, which went on to the host.
+    /// Packets of this queue while it was open without a socket. They went on to the host.
     pub(crate) const UNSEEN: usize = 5;
     /// Dropped packets of shunted flows. The first of `SHUNT_CLASSES` words, one per class.
     pub(crate) const SHUNTED: usize = 8;
@@ -65,13 +65,14 @@ pub(super) fn flow_key(flow: &ShuntedFlow) -> [u8; FLOW_KEY_BYTES] {
     key
 }
 
-/// The shunt map's entry of a flow: the time of its last packet, the time when the next packet is
-/// taken, the silence that ends the shunt, and the class. Times are on the monotonic clock, ns.
+/// The shunt map's entry of a flow: the time of its last packet, the time from which the next
+/// packet is taken, the silence that ends the shunt, and the class. The two times are on the
+/// monotonic clock. Times and silence are in ns.
 pub(super) type ShuntedState = [i64; 4];
 pub(super) const SHUNTED_STATE_BYTES: usize = size_of::<ShuntedState>();
 
-/// Time between two packets of a shunted flow that are taken, ns. The recorder sees from these
-/// packets that the flow goes on, and may change its decision.
+/// Shortest time between two packets of a shunted flow that the program takes, ns. The recorder
+/// sees from these packets that the flow goes on, and may change its decision.
 pub(super) const TAKEN_EVERY_NS: i32 = 100_000_000;
 
 /// Bytes of the time stamp in front of a packet.
@@ -112,12 +113,13 @@ pub(super) struct ProgramInputs {
     pub(super) counters: i32,
     /// Sockets by queue.
     pub(super) sockets: i32,
-    /// Hash of flow keys.
+    /// The shunt map: a hash table from flow keys to [`ShuntedState`].
     pub(super) shunted: i32,
     pub(super) receive_mode: ReceiveMode,
 }
 
-/// Registers by their use in this program; 1 to 5 are arguments and temporary values.
+/// Registers by their use in this program. `R0` is the result of a call, `R1` to `R5` are its
+/// arguments, and all six are temporary values.
 const R0: u8 = 0;
 const R1: u8 = 1;
 const R2: u8 = 2;
@@ -263,7 +265,7 @@ fn shunt(code: &mut Assembler, inputs: ProgramInputs) {
     for offset in (0..5).map(|index| STACK_KEY + 8 * index) {
         code.store(Width::Double, FRAME, R1, offset);
     }
-    // Ethernet, IPv4 and ports.
+    // The packet must contain the headers of Ethernet and IPv4, and the ports.
     code.move_register(R2, SAVED);
     code.add(R2, 14 + 20 + 4);
     code.jump_if_greater(R2, R5, Label::NotShunted);
@@ -278,7 +280,7 @@ fn shunt(code: &mut Assembler, inputs: ProgramInputs) {
     code.load(Width::Byte, R1, SAVED, 14);
     code.jump_if(Compare::NotEqual, R1, 0x45, Label::NotShunted);
     code.load(Width::Half, R1, SAVED, 14 + 6);
-    // The more-fragments flag, or an offset.
+    // A fragment has the more-fragments flag, or an offset.
     code.and(R1, network_order(0x3fff));
     code.jump_if(Compare::NotEqual, R1, 0, Label::NotShunted);
     code.load(Width::Byte, R3, SAVED, 14 + 9);
@@ -438,7 +440,7 @@ impl Assembler {
         self.push(0xdb, line, R1, place(word), 0);
     }
 
-    /// `BPF_PSEUDO_MAP_FD`: the verifier replaces the descriptor by the map.
+    /// Loads the address of a map (`BPF_PSEUDO_MAP_FD`: the verifier replaces the descriptor).
     fn load_map(&mut self, to: u8, descriptor: i32) {
         self.push(0x18, to, 1, 0, descriptor);
         self.push(0, 0, 0, 0, 0);
@@ -504,7 +506,7 @@ mod tests {
     }
 
     /// Every jump leads forward to an instruction, and the last instruction ends the program. The
-    /// verifier checks the same first.
+    /// verifier also refuses jumps that leave the program.
     #[test]
     fn jumps_lead_forward_into_the_program() {
         for (packet_bytes_max, has_fragments) in

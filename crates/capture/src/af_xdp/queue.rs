@@ -33,12 +33,12 @@ use crate::{
     poll::wait_for,
 };
 
-/// Longest time from the stamp of a packet to its place in the receive ring: a driver's batch of 64
-/// packets.
+/// Longest time from the stamp of a packet to its arrival in the receive ring. A driver handles a
+/// batch of 64 packets in microseconds; the limit allows for a virtual CPU that is descheduled.
 pub(super) const DELIVERY_DELAY_NS_MAX: i64 = RECEIVE_PATH_NS;
 
-/// Longest wait of a queue that polls the driver, before it returns. A queue whose busy-poll time
-/// is at least as long never sleeps.
+/// Longest wait of a queue that polls the driver, before `next` returns. While bound, a queue whose
+/// busy-poll time is at least as long never sleeps.
 const BUSY_POLL_WAIT_NS: i64 = 8_000_000;
 
 /// Descriptors of a burst at most.
@@ -54,7 +54,8 @@ pub(super) const OWN_BYTES: usize = 1 << 20;
 /// A socket with its memory. The socket is bound, except while the interface is away.
 #[derive(Debug)]
 pub(super) struct XdpReceiver {
-    // Closed before the chunks are freed; the kernel holds the pages until then in any case.
+    // Closed before the chunks are freed. The kernel also keeps the pages until the socket is
+    // closed.
     pub(super) channel: Channel,
     /// Unbound sockets for the next interfaces of this name. They share the chunks, which belong to
     /// one socket at a time.
@@ -66,7 +67,7 @@ pub(super) struct XdpReceiver {
     pub(super) chunk_bytes: u32,
     /// Why the kernel copies; `None`: zero-copy.
     pub(super) copied: Option<CopyReason>,
-    /// How long to poll the driver before sleeping.
+    /// How long to poll the driver before sleeping; `None`: the queue does not poll the driver.
     pub(super) busy_ns: Option<i64>,
 }
 
@@ -78,16 +79,16 @@ pub(super) struct XdpEngine {
     xdp_interface: Arc<XdpInterface>,
     /// The number of the receive queue, and of its line in the counters.
     queue_index: u32,
-    /// Number of queues that have a socket.
+    /// Number of receive queues for which the source opened a socket at the start.
     queues: u32,
     /// The current interface, or the last interface.
     attached: AttachedInterface,
     bind_state: BindState,
     frames: Vec<FrameMeta>,
-    /// Chunks of the burst, and chunks that wait for room in the fill ring.
+    /// Chunks of the burst that is being lent, and chunks that wait for room in the fill ring.
     lent_chunks: Vec<u64>,
     /// The interface was removed, and the kernel has unbound the socket: packets that have not
-    /// arrived never will.
+    /// arrived yet are lost.
     is_removed: bool,
     /// The socket was bound, so it cannot be bound to another interface.
     is_bound: bool,
@@ -99,8 +100,9 @@ pub(super) struct XdpEngine {
     fits_mtu: bool,
     was_zero_copy: bool,
     lent: u64,
-    /// Packets that closed sockets lost, that did not arrive before their interface was gone, or
-    /// whose descriptors were malformed.
+    /// Sum of three losses: packets that the kernel lost for sockets that were closed since,
+    /// packets that did not arrive before their interface was gone, and packets with malformed
+    /// descriptors.
     lost_before: u64,
     /// The program's counts when the socket was bound.
     unstamped_before: u64,
@@ -205,8 +207,9 @@ impl XdpEngine {
         (start >= STAMP_BYTES && end <= self.own_start()).then_some(start..end)
     }
 
-    /// The offset and length of a packet; length 0 if its descriptors are malformed. If the packet
-    /// has several chunks, copies its bytes to `own_at` after the chunks, and advances `own_at`.
+    /// The offset and length of a packet. The length is 0 if the packet's descriptors are
+    /// malformed, or if a packet of several chunks is longer than [`OWN_BYTES`]. If the packet has
+    /// several chunks, copies its bytes to `own_at` after the chunks, and advances `own_at`.
     /// `None`: this burst has no room for the copy.
     fn place(&mut self, parts: Range<u32>, own_at: &mut usize) -> Option<(usize, usize)> {
         if parts.len() == 1 {
@@ -231,7 +234,8 @@ impl XdpEngine {
         Some((start, length))
     }
 
-    /// The stamp in front of a packet, converted to the system's clock; `now_ns` without a stamp.
+    /// The stamp in front of a packet, converted to the system's clock, at most `now_ns`. `now_ns`
+    /// if the queue trusts no stamps.
     fn time_ns(&self, first: XdpDescriptor, offset_ns: i64, now_ns: i64) -> i64 {
         if !self.is_stamped {
             return now_ns;
@@ -269,8 +273,8 @@ impl XdpEngine {
         Ok(lost + self.lost_before)
     }
 
-    /// Polls the driver until packets arrive, for the busy-poll time or until `until_ns`. Returns
-    /// whether packets have arrived.
+    /// Polls the driver until packets arrive, the busy-poll time has passed or `until_ns` is
+    /// reached. Returns whether packets have arrived. Does not poll without a busy-poll time.
     fn busy_poll(&self, now_ns: i64, until_ns: i64) -> bool {
         let Some(busy_ns) = self.receiver.busy_ns else {
             return false;
@@ -289,7 +293,7 @@ impl XdpEngine {
 }
 
 impl LiveEngine for XdpEngine {
-    /// Each check takes three system calls in each thread.
+    /// Most checks take three system calls in each thread.
     const LOOK_NS: i64 = 5_000_000;
 
     fn return_burst(&mut self, _live: &mut LiveState) {
@@ -385,8 +389,8 @@ impl LiveEngine for XdpEngine {
 
     fn cut_off(&mut self, _live: &mut LiveState) -> CutOff {
         self.attachment.set_open(self.queue_index, false);
-        // From now on, packets of queues without a socket count as no loss. Each queue does this,
-        // because the first queue, which reports these packets, may have failed.
+        // From now on, the program does not count packets of queues without a socket. Each queue
+        // ends this count, because the first queue, which reports these packets, may have failed.
         (self.queues..QUEUES_MAX).for_each(|other| self.attachment.set_open(other, false));
         if matches!(self.bind_state, BindState::Absent(_)) {
             return CutOff::Ended;
@@ -396,8 +400,8 @@ impl LiveEngine for XdpEngine {
         }
     }
 
-    /// Every packet that the program took is lent or lost. A packet that did not arrive from an
-    /// interface that is gone was lost with the interface.
+    /// Compares the packets that the program took with the packets that were lent or lost. If the
+    /// interface is gone, packets that have not arrived by the end of the drain count as lost.
     fn balance(&mut self, is_over: bool) -> StopBalance {
         let Ok(lost) = self.lost() else {
             return StopBalance::Unknown;
@@ -411,7 +415,7 @@ impl LiveEngine for XdpEngine {
         StopBalance::Known { received, seen }
     }
 
-    /// The other queues go on.
+    /// Closes this queue only: the other queues go on.
     fn close(&mut self) {
         self.attachment.set_open(self.queue_index, false);
         self.attachment.state().fail(self.queue_index);

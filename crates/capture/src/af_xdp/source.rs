@@ -134,8 +134,8 @@ impl Source for XdpSource {
         &self.config.interface
     }
 
-    /// Opens a queue for each receive queue of the interface, whatever `queues` says: packets of a
-    /// queue without a socket would be missed.
+    /// Opens a queue for each receive queue of the interface, whatever number the caller prefers:
+    /// packets of a receive queue without a socket would be missed.
     fn probe(self: Box<Self>, _queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let xdp_interface = XdpInterface::new(self.config.clone())?;
         let found = xdp_interface.look_up()?;
@@ -167,7 +167,7 @@ impl Source for XdpSource {
                 receive_mode,
             )
         };
-        // The first mode that driver and kernel support.
+        // Takes the first mode that driver and kernel support.
         let is_followed = |outcome: &Result<_, SourceError>| !matches!(outcome, Err(SourceError::System { error, .. }) if is_unsupported(error));
         let outcome = better.into_iter().map(take).find(is_followed);
         let (attachment, attached, mut receivers) = outcome.unwrap_or_else(|| take(last))?;
@@ -276,7 +276,7 @@ fn open_queue(
                 channel = xdp_interface.open_socket(&umem, chunks, chunk_bytes)?;
             }
             // EINVAL means that the queue does not exist. For queue 0 it means that AF_XDP does not
-            // work here.
+            // work in this mode.
             Some(libc::EINVAL) if queue > 0 => return Ok(None),
             _ => return Err(xdp_interface.not_bound(queue, error)),
         }
@@ -292,8 +292,8 @@ fn open_queue(
     }))
 }
 
-/// Opens up to [`SPARES`] spare sockets for each queue. Returns a sentence if the kernel allows
-/// fewer: the user sets the limits of locked memory and of descriptors.
+/// Opens up to [`SPARES`] spare sockets for each queue. Returns a sentence for the user if the
+/// kernel allows fewer, for example because of a limit of locked memory or of descriptors.
 fn open_spares(xdp_interface: &XdpInterface, receivers: &mut [XdpReceiver]) -> Option<String> {
     let wanted = (SPARES_MAX / receivers.len().max(1)).clamp(1, SPARES);
     for times in 0..wanted {

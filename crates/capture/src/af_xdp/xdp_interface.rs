@@ -1,9 +1,9 @@
 //! An interface by its name: whether it may be taken from the host, and sockets for its queues.
 //!
-//! The start and the return of a removed interface take the same steps. A removed interface loses
-//! its index; another interface of the same name is a new interface. A socket can be bound only
-//! once (`xsk_bind` of `net/xdp/xsk.c`). So each queue keeps spare sockets, which were made while
-//! the process had the privilege. Binding a spare needs no privilege.
+//! The engine uses this module at the start, and when a removed interface comes back. A removed
+//! interface loses its index; another interface of the same name is a new interface. A socket can
+//! be bound only once (`xsk_bind` of `net/xdp/xsk.c`). So each queue keeps spare sockets, which
+//! were made while the process had the privilege. Binding a spare needs no privilege.
 
 use std::io;
 
@@ -18,7 +18,7 @@ use crate::{
     interface::{InterfaceSnapshot, NamedInterface},
 };
 
-/// Ethernet header and two tags.
+/// Bytes of an Ethernet header and two VLAN tags.
 const HEADERS: u32 = 22;
 
 /// An interface that AF_XDP takes from the host, by its name.
@@ -73,8 +73,8 @@ impl XdpInterface {
         }
     }
 
-    /// Looks up the interface of this name. Fails if there is none, or if it is no Ethernet
-    /// interface.
+    /// Looks up the interface of this name. Fails if no interface has the name, or if the interface
+    /// is no Ethernet interface.
     pub(super) fn look_up(&self) -> Result<InterfaceSnapshot, SourceError> {
         let found = self.interface.look_up()?;
         if found.hardware_type != libc::ARPHRD_ETHER {
@@ -129,7 +129,7 @@ pub(super) fn other_program(name: &str) -> String {
     format!("another XDP program is attached: ip link show {name} names it")
 }
 
-/// Bytes of the longest frame of an interface with this MTU.
+/// Bytes of the longest frame of an interface with this MTU, including two VLAN tags.
 pub(super) fn frame_bytes(mtu: u32) -> u32 {
     mtu.saturating_add(HEADERS)
 }

@@ -4,11 +4,13 @@
 //! queue has detached the program. The queue then fetches the packets that the program had taken,
 //! and looks for the next interface. The first queue that finds an interface of the name that is up
 //! attaches the program. The other queues use the same interface by its index, whatever its name by
-//! then. Each queue binds a spare socket to its receive queue. When all have done so, each queue
-//! reports that the interface is up; the recorder uses the report of the first queue.
+//! then. Each queue binds a spare socket to its receive queue. A queue reports that the interface
+//! is up when every queue has bound its socket, has failed, or lacks its receive queue. The
+//! recorder uses the report of the first queue.
 //!
-//! An interface that comes back is left to the host if the host uses it, or begins to use it within
-//! [`HOST_USE_WATCH_NS`]: links are set up before they get addresses.
+//! An interface that comes back is left to the host if the host uses the interface, unless the user
+//! allows to take it away. The queues check this for [`HOST_USE_WATCH_NS`], because an interface
+//! usually comes up before it gets addresses.
 
 use std::io;
 
@@ -35,7 +37,7 @@ const REFUSED_LOOK_NS: i64 = SECOND_NS / 4;
 /// Time between two checks of the MTU.
 const MTU_LOOK_NS: i64 = SECOND_NS / 4;
 
-/// How long a queue checks whether the host begins to use an interface that came back.
+/// How long the queues check whether the host begins to use an interface that came back.
 const HOST_USE_WATCH_NS: i64 = 60 * SECOND_NS;
 /// Time between two checks whether the host uses the interface. A check opens a netlink socket and
 /// reads up to four lists.
@@ -46,10 +48,11 @@ const HOST_USE_LOOK_NS: i64 = SECOND_NS / 4;
 pub(super) enum BindState {
     /// The queue receives from the interface.
     Bound,
-    /// The interface was removed or left to the host; packets that the program took still arrive.
+    /// The interface was removed or left to the host; packets that the program took may still
+    /// arrive.
     Leaving(QueueDrain),
-    /// The socket is bound to no interface: there is none to capture from, the bind has not
-    /// succeeded yet, or the interface has no such receive queue.
+    /// The socket is bound to no interface: no interface can be captured now, the bind has not
+    /// succeeded yet, or the interface lacks the receive queue.
     Absent(InterfaceAbsence),
 }
 
@@ -59,7 +62,7 @@ pub(super) enum BindState {
 pub(super) struct InterfaceAbsence {
     /// Since when another socket has the receive queue.
     busy_since_ns: Option<i64>,
-    /// Number of the attachment to an interface that has no such receive queue.
+    /// Number of the attachment to an interface that has no receive queue of this queue's index.
     without: Option<u64>,
 }
 
@@ -72,7 +75,7 @@ impl XdpEngine {
         now_ns: i64,
     ) -> Result<(), SourceError> {
         match self.bind_state {
-            // The removal may follow a stop, or another queue's detachment.
+            // A stopped queue must detect a removal, because missing packets are then lost.
             _ if !live.is_running() => {
                 self.detect_removal();
                 live.look_due_ns = now_ns;
@@ -118,13 +121,15 @@ impl XdpEngine {
         Ok(())
     }
 
-    /// Whether all queues have what they need of an interface that came back.
+    /// Whether every queue has bound its socket to the interface, has failed, or lacks its receive
+    /// queue.
     pub(super) fn is_settled(&self) -> bool {
         self.attachment.state().is_settled(self.queues)
     }
 
-    /// Reports an MTU that allows frames which do not fit, once each time that the MTU rises above
-    /// the limit. `reason`: why they do not fit, or the remedy.
+    /// Reports an MTU that allows frames which do not fit one chunk, once each time that the MTU
+    /// rises above the limit. `reason`: why the kernel uses one chunk, or the remedy. Only the
+    /// first queue reports, and only in a mode with one chunk per packet.
     pub(super) fn report_mtu(&mut self, live: &mut LiveState, reason: &str) {
         let Some(bytes_max) = self.attachment.receive_mode.packet_bytes_max else {
             return;
@@ -143,7 +148,8 @@ impl XdpEngine {
         self.fits_mtu = fits;
     }
 
-    /// Reports packets of receive queues without a socket, once per interface.
+    /// Reports packets of receive queues without a socket, once per interface. Only the first queue
+    /// reports.
     fn report_unseen(&mut self, live: &mut LiveState) {
         if self.queue_index == 0
             && !self.has_reported_unseen
@@ -186,8 +192,8 @@ impl XdpEngine {
         self.attachment.detach(self.attached.generation);
     }
 
-    /// The interface was removed, or belongs to the host again. Packets that the program has taken
-    /// still arrive.
+    /// Leaves an interface that was removed, or belongs to the host again. Packets that the program
+    /// has taken may still arrive.
     fn detach(&mut self, live: &mut LiveState, now_ns: i64) {
         self.attachment.set_open(self.queue_index, false);
         self.attachment.detach(self.attached.generation);
@@ -204,7 +210,8 @@ impl XdpEngine {
         live.look_due_ns = now_ns;
     }
 
-    /// Closes the socket and replaces it with a spare socket, if any.
+    /// Closes the socket and replaces it with a spare socket. Without a spare socket, keeps the
+    /// socket of a removed interface, and fails if the interface was left to the host.
     fn renew(&mut self) -> Result<(), SourceError> {
         let Some(spare) = self.receiver.spares.pop() else {
             // The socket of a removed interface holds no receive queue. Recording fails only when
@@ -215,7 +222,7 @@ impl XdpEngine {
                 Err(self.no_spare_left())
             };
         };
-        // The socket's counters are lost with the socket.
+        // The kernel's counters of the old socket end with the old socket.
         self.lost_before = self.lost().map_err(|error| {
             self.xdp_interface
                 .error("getsockopt(XDP_STATISTICS)", error)
@@ -265,7 +272,8 @@ impl XdpEngine {
 
     /// Attaches the program to the interface of this name, if the interface is up and no other
     /// queue has attached the program. Returns the interface to which the program is attached;
-    /// `None`: no interface of this name is up, or the interface must not be captured.
+    /// `None`: no interface of this name is up, or the interface cannot or must not be captured
+    /// now.
     fn take(
         &mut self,
         live: &mut LiveState,
@@ -320,7 +328,7 @@ impl XdpEngine {
         Ok(None)
     }
 
-    /// Receives from this queue of the interface, if the interface has such a queue.
+    /// Binds the socket to this queue's receive queue of the interface, and opens the queue.
     fn bind(
         &mut self,
         live: &mut LiveState,
@@ -347,7 +355,7 @@ impl XdpEngine {
         self.attachment
             .set_socket(self.queue_index, &self.receiver.channel.socket)
             .map_err(|error| self.xdp_interface.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
-        // The previous socket was closed before this socket was bound.
+        // The previous socket was closed before this socket was bound, so no chunk is in use.
         self.give_all_chunks();
         if std::mem::replace(&mut self.receiver.copied, copied) != copied && self.queue_index == 0 {
             live.notice(format_args!("{} now", copy_words(copied, receive_mode)));
@@ -371,7 +379,8 @@ impl XdpEngine {
         Ok(())
     }
 
-    /// Waits for the interface or its queue, or goes on without the queue.
+    /// Handles a failed bind: the queue tries again later, does without this receive queue, or
+    /// fails.
     fn not_bound(
         &mut self,
         live: &mut LiveState,
@@ -382,7 +391,7 @@ impl XdpEngine {
     ) -> Result<(), SourceError> {
         match error.raw_os_error() {
             // The interface that another queue found is gone before this queue has bound its
-            // socket: detach here too.
+            // socket. This queue detaches the program too, because the other queue may have failed.
             Some(libc::ENODEV) => self.attachment.detach(attached.generation),
             Some(libc::ENETDOWN) => {}
             Some(libc::EBUSY)

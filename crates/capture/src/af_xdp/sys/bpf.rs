@@ -168,7 +168,7 @@ pub(crate) struct XdpProgram(OwnedFd);
 /// Loads an XDP program; `with_fragments`: for packets of several buffers.
 ///
 /// # Errors
-/// The kernel's error, with the verifier's message if there is a message.
+/// The kernel's error, with the last line of the verifier's message if there is a message.
 pub(crate) fn load_program(
     instructions: &[EbpfInstruction],
     with_fragments: bool,
@@ -202,8 +202,9 @@ pub(crate) fn load_program(
     program.map(XdpProgram)
 }
 
-/// Loads without the verifier's log, and repeats with a log only after a failure. Filling the log
-/// costs time, and the kernel refuses a good program whose log does not fit (`ENOSPC`).
+/// Loads without the verifier's log. Only after a failure other than `EAGAIN`, loads once more with
+/// a log. Filling the log costs time, and the kernel refuses a good program whose log does not fit
+/// (`ENOSPC`).
 fn explained<T>(mut load: impl FnMut(Option<&mut [u8]>) -> io::Result<T>) -> io::Result<T> {
     let error = match try_again(|| load(None)) {
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => error,
@@ -221,7 +222,8 @@ fn explained<T>(mut load: impl FnMut(Option<&mut [u8]>) -> io::Result<T>) -> io:
         Err(again) => again,
     };
     if again.raw_os_error() != error.raw_os_error() {
-        // The log belongs to another failure: truncated, or interrupted.
+        // The attempt with a log failed for another reason, for example because the log did not
+        // fit. Its log does not explain the first error.
         return Err(error);
     }
     let words = until_nul(&log);
@@ -251,10 +253,12 @@ pub(crate) struct XdpLink(OwnedFd);
 impl Drop for XdpLink {
     /// Detaches the program explicitly. Closing the descriptor alone detaches nothing while a child
     /// process has a copy of the descriptor, which it keeps until it executes another program
-    /// (close-on-exec). The attached program would redirect packets to no socket.
+    /// (close-on-exec). The program would stay attached to the interface as long as the copy
+    /// exists.
     ///
-    /// Since Linux 5.9, like links to interfaces. Before Linux 5.19, where
-    /// `kernel.unprivileged_bpf_disabled` is not 0, a process without privileges can only close.
+    /// `BPF_LINK_DETACH` exists since Linux 5.9, as links to interfaces do. Before Linux 5.19,
+    /// where `kernel.unprivileged_bpf_disabled` is not 0, a process without privileges cannot
+    /// detach, and only closes the descriptor.
     fn drop(&mut self) {
         let link = number(self.0.as_fd());
         // SAFETY: the attributes of LINK_DETACH are the descriptor's number; no pointers. If the

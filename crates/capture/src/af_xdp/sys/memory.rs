@@ -33,7 +33,7 @@ impl Umem {
         })
     }
 
-    /// Start and length of the kernel's part.
+    /// Address and length of the kernel's part.
     pub(super) fn registered(&self) -> (u64, u64) {
         (self.mapping.as_mut_ptr() as u64, self.chunk_bytes as u64)
     }

@@ -111,7 +111,8 @@ impl XdpRing {
         let entry = (index & (self.entries - 1)) as usize * self.entry_bytes;
         let place = self.offsets[ENTRIES] + entry + 8 * half;
         let word = self.mapping.as_mut_ptr().wrapping_add(place).cast();
-        // SAFETY: entries are in the mapping, as `new` made it, aligned to 8 bytes as it checked.
+        // SAFETY: `new` made the mapping large enough for all entries, and checked their alignment
+        // to 8 bytes.
         // The atomic type costs nothing here, and a kernel that breaks the protocol then causes no
         // undefined behaviour.
         unsafe { AtomicU64::from_ptr(word) }
@@ -127,7 +128,7 @@ pub(crate) struct ProducerRing {
 }
 
 impl ProducerRing {
-    /// Wraps a ring without entries.
+    /// Wraps a new ring, whose indices are 0.
     pub(super) fn new(ring: XdpRing) -> Self {
         Self { ring, next: 0 }
     }
@@ -146,7 +147,7 @@ impl ProducerRing {
     }
 
     /// Gives chunks to the kernel through a fill ring, as many as there is room for, and returns
-    /// their number. The caller must not read these chunks any more.
+    /// their number. The caller must not read these chunks until the receive ring returns them.
     pub(crate) fn give(&mut self, chunks: &[u64]) -> usize {
         let count = chunks.len().min(self.room() as usize);
         for chunk in &chunks[..count] {
@@ -175,7 +176,8 @@ impl ProducerRing {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Gives the stored entries to the kernel. The chunks must not be written until they return.
+    /// Gives the stored entries to the kernel. The caller must not write to the chunks until
+    /// another ring returns them.
     pub(crate) fn publish(&self) {
         // X3: Release, after the entries and our accesses to the chunks.
         self.ring.word(PRODUCER).store(self.next, Ordering::Release);
@@ -197,7 +199,7 @@ pub(crate) struct ConsumerRing {
 }
 
 impl ConsumerRing {
-    /// Wraps a ring from which nothing was read yet.
+    /// Wraps a new ring, whose consumer index is 0.
     pub(super) fn new(ring: XdpRing) -> Self {
         Self { ring, next: 0 }
     }
@@ -224,7 +226,8 @@ impl ConsumerRing {
         }
     }
 
-    /// Returns `count` entries; chunks stay ours until the kernel gets them through another ring.
+    /// Returns `count` entries of this ring to the kernel. The chunks stay ours until we give them
+    /// to the kernel through another ring.
     pub(crate) fn release(&mut self, count: u32) {
         self.next = self.next.wrapping_add(count);
         // X2: Release, after our reads of the entries.

@@ -25,12 +25,13 @@ use crate::sys::{option, set_option};
 /// Entries of a ring that is not used, but that the kernel requires.
 const UNUSED_ENTRIES: u32 = 64;
 
-/// From `asm-generic/socket.h`; the libc crate does not have the last two.
+/// From `asm-generic/socket.h`.
 const SO_BUSY_POLL: c_int = 46;
 const SO_PREFER_BUSY_POLL: c_int = 69;
 const SO_BUSY_POLL_BUDGET: c_int = 70;
 
-/// Packets that the driver may hand over per poll: the driver's own default.
+/// Packets that the driver may hand over per poll: as many as in a poll after an interrupt
+/// (`NAPI_POLL_WEIGHT`).
 const BUDGET: u32 = 64;
 
 /// The result of `SO_MEMINFO`: numbers in the order of `SK_MEMINFO_`. Later kernels may have more
@@ -120,8 +121,8 @@ impl XdpSocket {
     /// - `XDP_USE_SG`: packets longer than a chunk arrive in several chunks, since Linux 6.6.
     /// - `XDP_USE_NEED_WAKEUP`: the fill ring shows when the driver sleeps.
     ///
-    /// Fails with `EINVAL` if the queue does not exist, and with the driver's error if it does not
-    /// support zero-copy; the caller may then try again.
+    /// Fails with `EINVAL` if the queue does not exist, and with the driver's error if the driver
+    /// does not support zero-copy; the caller may then try copy mode.
     pub(crate) fn bind(
         &self,
         interface_index: i32,
