@@ -17,9 +17,11 @@ pub struct DpdkConfig {
     /// Take an interface's packets away from the host even if the host uses the interface
     /// ([`HostUse`](retroscope_capture::HostUse)).
     pub take_interface: bool,
-    /// Bytes of packet buffers of each thread. `None`: for each receive queue 4096 buffers, or 512
-    /// for a vdev, within the device's limits.
+    /// Bytes of packet buffers for the receive queues of each thread, rounded down to a power of
+    /// two of buffers for each queue. `None`: for each receive queue 4096 buffers, or 512 for a
+    /// vdev. Both are within the device's limits. Each thread gets 1024 buffers in addition.
     pub buffer_bytes: Option<usize>,
-    /// The CPU of each thread. Empty: the CPUs near the device.
+    /// The CPU of each thread. Empty: each thread runs on the CPUs near the device, or on any CPU
+    /// if these CPUs are unknown or all CPUs of the machine.
     pub cpus: CpuTurns,
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use retroscope_capture::SourceError;
 
 /// Ring arguments for a `net_af_packet` without ring arguments: 32 MiB of frames of 2048 bytes, and
-/// as much to send, which the driver requires. Its default of 512 frames lasts for 2.5 ms at
+/// as much to send, which the driver requires. DPDK's default of 512 frames lasts for 2.5 ms at
 /// 200,000 packets per second, and the driver does not count its losses.
 const RING_OF_AF_PACKET: &str = "framecnt=16384,blocksz=1048576";
 
@@ -26,7 +26,7 @@ impl DpdkDevice {
         format!("{},{}", self.name, self.arguments)
     }
 
-    /// Name and arguments, with arguments that replace unsuitable defaults of DPDK.
+    /// Name and arguments. A `net_af_packet` without ring arguments gets [`RING_OF_AF_PACKET`].
     pub(super) fn with_defaults(&self) -> String {
         let mut full = self.full();
         let says_nothing = || {
@@ -88,7 +88,7 @@ impl FromStr for DpdkDevice {
     }
 }
 
-/// Parses `[domain:]bus:device.function`. Adds the domain if it is missing.
+/// Parses `[domain:]bus:device.function`, with or without `pci:` in front. Adds a missing domain.
 fn pci_address(text: &str) -> Option<String> {
     let text = text.strip_prefix("pci:").unwrap_or(text);
     let is_hex = |part: &str, length: std::ops::RangeInclusive<usize>| {

@@ -1,4 +1,4 @@
-//! Behaviour of drivers that their descriptions do not contain.
+//! Behaviour of drivers that DPDK's description of a device (`rte_eth_dev_info`) does not contain.
 //!
 //! Taken from the drivers of DPDK 22.11. For a driver that this module does not name, the device's
 //! name decides: the driver counts as the driver of a vdev or of a NIC.
@@ -11,7 +11,8 @@ pub(super) struct DriverQuirks {
     /// Creates vdevs, which need no memory that a NIC can reach, and whose descriptors hold no
     /// waiting packets.
     pub(super) is_vdev: bool,
-    /// Fills buffers by copying or not at all: only this process reads and writes the buffers.
+    /// The driver copies packets into buffers, or writes no bytes: only this process accesses the
+    /// buffers.
     pub(super) copies: bool,
     /// Every queue of the device gets packets, whether the recorder receives from it or not.
     pub(super) has_fixed_queues: bool,
@@ -19,9 +20,10 @@ pub(super) struct DriverQuirks {
     pub(super) counts_missed: bool,
     /// The device never runs out of packets.
     pub(super) never_runs_dry: bool,
-    /// Time unit of the driver's packet stamps, ns; the stamps count from the UNIX epoch.
+    /// Time unit of the driver's packet stamps, ns; the stamps count from the UNIX epoch. `None`:
+    /// the driver gives no such stamps.
     pub(super) stamp_ns: Option<i64>,
-    /// The device also delivers packets that this host sends.
+    /// The device may also deliver packets that this host sends.
     pub(super) shows_sent: bool,
 }
 

@@ -24,7 +24,7 @@ use retroscope_capture::SourceError;
 /// How to start the environment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EalConfig {
-    /// Arguments as DPDK's programs take them before `--`. Missing arguments get a default.
+    /// Arguments as DPDK's programs take them before `--`. Some missing arguments get a default.
     pub arguments: Vec<String>,
     /// All devices that will be opened. They determine whether the environment searches for PCI
     /// devices and needs hugepages.

@@ -6,7 +6,7 @@
 //! many transmit queues as receive queues (`net_tap`, `net_af_xdp`).
 //!
 //! - `device`: device names, as DPDK's programs accept them,
-//! - `driver`: behaviour of drivers that their descriptions do not contain,
+//! - `driver`: behaviour of drivers that DPDK's description of a device does not contain,
 //! - `eal`: DPDK's environment, one for the process,
 //! - `port`: opening a port: queues, spreading, memory,
 //! - `lower`: the kernel interface under a vdev,
@@ -23,10 +23,10 @@
 //! the pool.
 //!
 //! # Spreading
-//! A NIC with several queues hashes with Woo and Park's key, which sends both directions of a
-//! conversation to one queue. The engine reads the NIC's key back. If all queues of a device get
-//! packets anyway (`net_ring`, the files of `net_pcap`), the engine serves all queues. With fewer
-//! threads, a thread serves several queues.
+//! The engine gives a NIC with several queues Woo and Park's hash key, which sends both directions
+//! of a conversation to one queue. The engine reads the key back, because a driver may keep another
+//! key. If all queues of a device get packets anyway (`net_ring`, the files of `net_pcap`), the
+//! engine serves all queues. With fewer threads, a thread serves several queues.
 //!
 //! # What it does not do
 //! Filters in the NIC, sending, detecting the removal of a NIC, devices with several ports at one

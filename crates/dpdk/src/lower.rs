@@ -1,4 +1,4 @@
-//! The kernel interface under a vdev. Drivers do not report its state.
+//! The kernel interface under a vdev. DPDK's drivers do not report the state of this interface.
 //!
 //! A driver keeps the socket that it opened at the start. After the removal of the interface the
 //! socket receives no more packets, even if an interface of the same name exists again. Opening

@@ -177,8 +177,8 @@ fn find(
         .map_err(|error| refused("rte_eth_dev_get_port_by_name", &device.name, error))
 }
 
-/// Number of receive queues to open. All queues if they get packets anyway. Otherwise one per
-/// thread, if the device can spread packets.
+/// Number of receive queues to open: all queues if all get packets anyway. Otherwise one queue per
+/// thread if the device can spread packets, else one queue.
 fn queue_count(threads: u16, queues_max: u16, rss_types: u64, quirks: DriverQuirks) -> u16 {
     let most = queues_max.max(1);
     if quirks.has_fixed_queues {
@@ -288,7 +288,8 @@ impl PortMemory<'_> {
         Err(refusal.unwrap_or_else(|| io::ErrorKind::Unsupported.into()))
     }
 
-    /// Tries buffers of this size. The inner result is the driver's answer to the buffers.
+    /// Tries buffers of this size. The outer error is a failure to make the pools. The inner result
+    /// is the driver's answer to the buffers.
     fn try_room(
         &self,
         port: &mut PortBuilder,

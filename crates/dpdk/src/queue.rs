@@ -6,13 +6,13 @@
 //! report only the frames that they dropped as too long. `received` is `ipackets` plus the packets
 //! lost before: `nic` is `imissed`, `damaged` is `ierrors`, `no-buffer` is `rx_nombuf`. Each queue
 //! counts the packets that it took; at the end, the sum is compared with `ipackets`. After a stop
-//! the first queue ends last, so that the sum is complete.
+//! the first queue waits up to 1 s for the ends of the other queues, so that the sum is complete.
 //!
 //! # Stop
 //! DPDK cannot close a queue without discarding its waiting packets. So a stopped queue goes on
-//! until its receive queues have been empty for a moment. Later packets are not received. The
-//! queues of a device that never runs out of packets stop at once. A queue whose vdev is on top of
-//! a removed interface stops itself, and ends with the error instead.
+//! until its receive queues have been empty for 12 ms or 100 ms have passed. Later packets are not
+//! received. The queues of a device that never runs out of packets stop at once. A queue whose vdev
+//! is on top of a removed interface stops itself, and ends with an error.
 
 use std::sync::{
     Arc,
@@ -34,14 +34,14 @@ use retroscope_capture::{
 };
 
 /// Longest time from a stamp of the device's clock until the packet can be received. Includes the
-/// difference of the clocks.
+/// error of the conversion to the system's clock.
 const DELIVERY_DELAY_NS_MAX: i64 = 10_000_000;
 
 /// How long the first queue waits at its end for the other queues. If the interface was removed,
 /// each queue stops only after its own next check, every 50 ms.
 const OTHER_QUEUES_WAIT_NS: i64 = 1_000_000_000;
 
-/// The identifier of the tag that NICs remove.
+/// The identifier (TPID) of the VLAN tag that NICs remove.
 const TPID: u16 = 0x8100;
 
 /// A port, and the state that its queues share.
@@ -122,7 +122,7 @@ struct DpdkEngine {
     /// does not exist.
     refused: u64,
     unstamped: u64,
-    /// The port's counters when it was stopped.
+    /// The port's counters when this queue was stopped.
     at_stop: Option<PortCounters>,
     end: EndPhase,
 }
@@ -200,7 +200,7 @@ impl DpdkEngine {
         }
     }
 
-    /// Describes the `count` received frames. Returns whether there is a frame.
+    /// Describes the `count` received frames. Returns whether there is a frame to lend.
     fn lend(&mut self, live: &mut LiveState, count: usize) -> bool {
         let now_ns = clock::realtime_ns();
         self.read_device_clock(now_ns);
@@ -380,7 +380,8 @@ impl DpdkEngine {
     /// Reports to the other queues that this queue takes no more packets.
     fn mark_finished(&mut self) {
         if matches!(self.end, EndPhase::Open | EndPhase::Shut) {
-            // Release, pairs with the Acquire in `balance`: the count of lent frames is complete.
+            // Release, pairs with the Acquire in `balance`: the count in `frames_taken` is
+            // complete.
             self.shared.queues_running.fetch_sub(1, Ordering::Release);
             let now_ns = clock::monotonic_ns();
             self.end = EndPhase::Waiting {
@@ -428,7 +429,7 @@ impl LiveEngine for DpdkEngine {
         self.register(live);
     }
 
-    /// Polls the receive queues in turn until one has packets.
+    /// Polls each receive queue once, in turn, until a queue has packets to lend.
     fn fetch(&mut self, live: &mut LiveState) -> Result<bool, SourceError> {
         if self.end != EndPhase::Open {
             return Ok(false);
@@ -487,7 +488,7 @@ impl LiveEngine for DpdkEngine {
         CutOff::Open
     }
 
-    /// The first queue reports the port's counters, so it ends last.
+    /// The first queue reports the port's counters, so it waits for the ends of the other queues.
     fn balance(&mut self, _is_over: bool) -> StopBalance {
         self.mark_finished();
         if let EndPhase::Waiting { deadline_ns } = self.end {
