@@ -1,5 +1,5 @@
-//! The clocks of the system. The data path reads the time only through this module. Other code
-//! reads a clock directly only to bound a wait or to measure a duration.
+//! The clocks of the system. The data path reads the time through this module. Other code may read
+//! a clock directly, for example to bound a wait or to measure a duration.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -15,7 +15,7 @@ pub const CLOCK_STEP_NS: i64 = 100_000_000;
 /// A real-time reading and a monotonic reading belong together if the monotonic readings around the
 /// real-time reading are at most this far apart, ns. The three readings take less than a
 /// microsecond; with an interrupt in between they take a few microseconds; a thread that loses its
-/// processor waits longer. The limit is one hundredth of a step.
+/// processor may need longer than the limit. The limit is one hundredth of a step.
 pub(crate) const READ_GAP_NS_MAX: i64 = CLOCK_STEP_NS / 100;
 
 /// Largest number of attempts to read both clocks within [`READ_GAP_NS_MAX`]. A thread rarely loses
@@ -29,7 +29,7 @@ pub struct Now {
     /// The real-time clock, ns since the UNIX epoch. It may step. The kernel's software time stamps
     /// come from this clock.
     pub wall_ns: i64,
-    /// A clock that only goes forward, ns since an arbitrary start. The system's clock is
+    /// A clock that only goes forward, ns since an arbitrary start. [`SystemClock`] reads
     /// `CLOCK_MONOTONIC`.
     pub mono_ns: i64,
     /// The real-time clock was read at most this long before `mono_ns`, ns.

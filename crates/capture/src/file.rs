@@ -67,14 +67,14 @@ impl FileSource {
         File::open(&self.path)
     }
 
-    /// Shares the memory limit for interface names with other sources.
+    /// Shares the memory limit for names and descriptions of interfaces with other sources.
     #[must_use]
     pub fn sharing(self, texts: TextAllowance) -> Self {
         Self { texts, ..self }
     }
 
-    /// Ends the reading when another thread sets `stop`. The queue is then at its end, even for a
-    /// silent pipe, within 100 ms.
+    /// Ends the reading when another thread sets `stop`. The reader then sees the end of the file
+    /// at its next read. A read of a silent pipe ends within 100 ms.
     #[must_use]
     pub fn stopped_by(self, stop: Arc<AtomicBool>) -> Self {
         Self { stop, ..self }
@@ -166,7 +166,7 @@ mod tests {
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// An enhanced packet block of 4 bytes on `interface` with `epb_flags`.
+    /// An enhanced packet block for a packet of 4 bytes on `interface` with `epb_flags`.
     fn packet(interface: u32, flags: u32) -> Vec<u8> {
         block(
             6,

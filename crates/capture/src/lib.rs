@@ -2,9 +2,9 @@
 //!
 //! A [`Source`] is probed, then opened into [`Queue`]s. Each queue belongs to one thread; a thread
 //! may serve several queues. A queue lends its frames in the engine's own memory, one [`Burst`] at
-//! a time. Each engine below is one module: its system calls, if any, are in `sys`, next to the
-//! ring or buffer that it reads and its `Queue`. The live engines share the code of `live`. DPDK
-//! and the generator are engines in other crates.
+//! a time. Each engine below is one module. The module of a live engine has its system calls in a
+//! submodule `sys`. The live engines share the code of `live`; files and streams over TCP share the
+//! code of `records`. DPDK and the generator are engines in other crates.
 //!
 //! - [`mod@file`]: pcap and pcapng files,
 //! - [`af_packet`]: live interfaces through TPACKET_V3,
@@ -18,9 +18,9 @@
 //! `generate:rate=500kpps`.
 //!
 //! The recorder relies on two rules that all engines keep. A watermark never passes the frames of
-//! the burst that is being lent. After a stopped queue has returned [`QueueStatus::End`], the
-//! counter `received`, if known, equals lent plus lost frames, unless a [`SourceEvent::Notice`] has
-//! reported counted packets that did not arrive.
+//! the burst that is being lent. After all stopped queues of a source have returned
+//! [`QueueStatus::End`], the sum of their `received`, if known, equals the lent plus the lost
+//! frames. Otherwise a [`SourceEvent::Notice`] has reported a difference or a failed stop.
 
 pub mod af_packet;
 pub mod af_xdp;

@@ -24,7 +24,8 @@ use crate::{
     watermark::ClockWatch,
 };
 
-/// How long a stopped queue waits for packets that the counters include and that have not arrived.
+/// How long a stopped queue waits, after the last arrival, for packets that the counters include
+/// and that have not arrived.
 pub(crate) const CLOSED_DRAIN_NS: i64 = 100_000_000;
 
 /// How long a stopped queue goes on if its intake cannot be cut off and packets keep arriving.
@@ -37,14 +38,15 @@ pub(crate) const RECEIVE_PATH_NS: i64 = 12_000_000;
 /// How often a draining queue checks for packets.
 const DRAIN_LOOK_NS: i64 = 1_000_000;
 
-/// How often a queue looks up an interface that was removed, or checks an interface that is down.
+/// Longest wait for packets of a queue whose interface is down or removed. The queue can then check
+/// the interface again.
 pub(crate) const ABSENT_LOOK_NS: i64 = 10_000_000;
 
 /// The engine-specific part of a live queue. Only the thread that owns the queue calls these
 /// functions.
 pub trait LiveEngine: Send + fmt::Debug {
     /// Time between two checks of the interface and the clocks by a queue without packets, ns. An
-    /// engine can request an earlier check.
+    /// engine can request an earlier or a later check.
     const LOOK_NS: i64;
 
     /// Returns the previous burst to the engine.
@@ -77,7 +79,8 @@ pub trait LiveEngine: Send + fmt::Debug {
     /// The error ends the queue.
     fn look(&mut self, live: &mut LiveState, now_ns: i64) -> Result<(), SourceError>;
 
-    /// Waits for packets until `until_ns` on the monotonic clock, or for some milliseconds longer.
+    /// Waits for packets, at most until `until_ns` on the monotonic clock or some milliseconds
+    /// longer. May return earlier.
     ///
     /// # Errors
     /// The error ends the queue.
@@ -164,7 +167,8 @@ enum QueuePhase {
     Ended,
 }
 
-/// The drain of a stopped queue. Times are on the monotonic clock.
+/// The drain of a stopped queue, or of a queue whose interface is gone. Times are on the monotonic
+/// clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QueueDrain {
     /// The intake cannot be cut off.
@@ -238,10 +242,10 @@ pub struct LiveState {
     pub(crate) offload_effects: Option<OffloadEffects>,
     /// Losses of the interface. Only the queue that reports these losses has a value.
     pub(crate) counters: Option<InterfaceCounters>,
-    /// When to check the interface next, on the monotonic clock. An engine may lower the value for
-    /// an earlier check.
+    /// When to check the interface next, on the monotonic clock. An engine may change the value for
+    /// an earlier or a later check.
     pub(crate) look_due_ns: i64,
-    /// Longest wait for packets, ns.
+    /// Longest wait for packets in one call of `next`, ns.
     pub(crate) wait_ns_max: i64,
     /// Why the engine stopped by itself. The queue returns this error when its drain has finished.
     pub failure: Option<SourceError>,
@@ -455,7 +459,7 @@ impl<E: LiveEngine + 'static> LiveQueue<E> {
                 return Ok(QueueStatus::Idle);
             }
             engine.wait(live, now_ns, live.until_ns(now_ns, deadline_ns))?;
-            // The engine may have found during the wait that it has to stop.
+            // The engine may have stopped itself in `look`.
             if live.is_ended() {
                 return Ok(QueueStatus::End);
             }

@@ -2,8 +2,8 @@
 //! even copied.
 //!
 //! An engine filters only if it selects exactly the frames that the recorder's own filter selects.
-//! [`Queue::is_filtered`](crate::Queue::is_filtered) reports whether the engine filters. Otherwise
-//! the recorder filters and truncates.
+//! [`Queue::is_filtered`](crate::Queue::is_filtered) reports whether the engine filters. If the
+//! engine does not filter, the recorder filters. The recorder always truncates to the snap length.
 
 use retroscope_bpf::Instruction;
 use retroscope_packet::LinkType;

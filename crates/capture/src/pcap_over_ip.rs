@@ -1,8 +1,8 @@
 //! pcap over IP: a pcap or pcapng stream from a TCP server, as Wireshark's `TCP@host:port`.
 //!
 //! The server is a program that captures: `tcpdump -U -w - | nc -l 57012`, a sensor, or a TLS proxy
-//! that sends decrypted traffic. Every client that connects gets the stream, with or without gzip
-//! or zstd compression. The protocol has no authentication, no counters and no end mark.
+//! that sends decrypted traffic. A client that connects gets the stream, which the server may
+//! compress with gzip or zstd. The protocol has no authentication, no counters and no end mark.
 //!
 //! # One connection
 //! The source connects once, and the end of the stream is the end of the source. With a second
@@ -14,9 +14,9 @@
 //! A silent connection may belong to a quiet link, or to a host that no longer exists. TCP probes
 //! the server after [30 s](KEEPALIVE_IDLE) of silence, then every [10 s](KEEPALIVE_INTERVAL), and
 //! closes the connection after [3](KEEPALIVE_PROBES) probes without an answer. So the queue ends
-//! with an error within a minute. A call of `next` returns some milliseconds after its wait at the
-//! latest. This also holds for input without packets, for a record that arrives byte by byte, and
-//! for compressed data that never decompress to a record.
+//! with an error after about a minute. A call of `next` returns some milliseconds after its wait at
+//! the latest. This also holds for input without packets, for a record that arrives byte by byte,
+//! and for compressed data that never decompress to a record.
 //!
 //! # Counting and time
 //! `received` counts the records that were read. The sender's losses are unknown: the cause
@@ -114,13 +114,13 @@ impl TcpSource {
         })
     }
 
-    /// Shares the memory limit for interface names with other sources.
+    /// Shares the memory limit for names and descriptions of interfaces with other sources.
     #[must_use]
     pub fn sharing(self, texts: TextAllowance) -> Self {
         Self { texts, ..self }
     }
 
-    /// Tries the host's addresses in turn.
+    /// Tries the host's addresses in turn, until a connection succeeds.
     fn connect(&self) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
@@ -145,7 +145,8 @@ impl Source for TcpSource {
         &self.name
     }
 
-    /// Connects, and waits up to 10 s for the start of the stream. Opens one queue.
+    /// Connects, and waits up to 10 s for the first 24 bytes of the stream, then up to 1 s for its
+    /// interfaces and its first packet. Opens one queue.
     fn probe(self: Box<Self>, _queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let socket = self
             .connect()

@@ -16,7 +16,7 @@ pub fn split(text: &str) -> (&str, &str) {
 /// seconds. `None`: the text is no duration, or the duration is longer.
 #[must_use]
 pub fn duration(text: &str) -> Option<Duration> {
-    /// Longer than any window. In ns this duration fits 64 bits.
+    /// 100 years. In ns this duration fits 64 bits.
     const SECONDS_MAX: f64 = 100.0 * 365.25 * 86_400.0;
     let (number, unit) = split(text);
     let scale = match unit {
@@ -63,7 +63,7 @@ pub fn per_second(text: &str, units: &[&str]) -> Option<u64> {
     digits.checked_mul(scale)
 }
 
-/// A duration in the largest unit that gives a whole number: the inverse of [`duration`].
+/// A duration in the largest unit that gives a whole number, in the form that [`duration`] parses.
 #[must_use]
 pub fn duration_text(duration: Duration) -> String {
     let ns = duration.as_nanos();

@@ -167,8 +167,8 @@ impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
         !self.is_live()
     }
 
-    /// The next interface that appeared after the opening, or, once, a notice that names were
-    /// truncated.
+    /// The next interface that appeared after the opening, or, once, a notice that names or
+    /// descriptions of interfaces were truncated.
     fn event(&mut self) -> Option<SourceEvent> {
         if self.reader.are_texts_cut() && !self.is_cut_reported {
             self.is_cut_reported = true;

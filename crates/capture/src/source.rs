@@ -6,16 +6,16 @@ use retroscope_packet::{Direction, LinkType, VlanTag};
 
 use crate::{Offer, af_xdp::XdpMode};
 
-/// An origin of packets. A source is opened in two phases: the recorder knows its offers only after
-/// all sources have reported their link types, and it fills memory between the phases.
+/// An origin of packets. A source is opened in two phases: the recorder can make its [`Offer`] only
+/// after all sources have reported their link types, and it fills memory between the phases.
 pub trait Source: Send + fmt::Debug {
     /// The name that a user gave or recognizes: `eth0`, `big.pcapng`, `generate:flows=10`.
     fn name(&self) -> &str;
 
     /// First phase: acquires the privileges, memory and kernel objects that the engine needs.
-    /// `queues` is the number of threads that the caller prefers, at least 1; an engine that cannot
-    /// spread its traffic has fewer. If possible, the engine still rejects packets that arrive
-    /// before the second phase.
+    /// `queues` is the number of threads that the caller prefers, at least 1. An engine may open
+    /// fewer or more queues. If possible, the engine rejects packets that arrive before the second
+    /// phase.
     ///
     /// # Errors
     /// [`SourceError`], whose text is one sentence for the user.
@@ -112,7 +112,7 @@ pub const REST_NS_MAX: i64 = 24_000_000;
 /// One stream of frames of one source, owned by one thread.
 ///
 /// The caller alternates [`Queue::next`] and [`Queue::burst`]. Frames stay borrowed from the engine
-/// until the following call of `next`. A running engine allocates nothing per burst.
+/// until the following call of `next`. An engine reuses its memory for every burst.
 pub trait Queue: Send + fmt::Debug {
     /// The interfaces known so far, in the order of [`FrameMeta::interface`]. The list only grows,
     /// and only inside `next`, because a pcapng file describes interfaces anywhere. An index is at
@@ -121,8 +121,8 @@ pub trait Queue: Send + fmt::Debug {
 
     /// Returns the previous burst to the engine and waits for the next burst, at most `wait`. On a
     /// busy link an engine may take some milliseconds more, instead of waking up for a few packets.
-    /// On a busy link the engine also leaves packets in the kernel, longer if `wait` is longer, up
-    /// to [`REST_NS_MAX`].
+    /// On a busy link the engine may also leave packets in the kernel, longer if `wait` is longer,
+    /// up to [`REST_NS_MAX`].
     ///
     /// # Errors
     /// A [`SourceError`] ends the queue. Frames that were lent before still count, and every later
@@ -193,15 +193,16 @@ pub trait Queue: Send + fmt::Debug {
     }
 
     /// Drops packets of one direction of a flow before they are copied. If `shunt` is `None`, the
-    /// engine delivers the packets of the flow again. Takes a system call.
+    /// engine delivers the packets of this direction again. Takes a system call.
     ///
     /// Dropped packets count as received, and as lost by the cause [`LossCause::Shed`] of the
     /// class. The engine still delivers packets with FIN, SYN or RST, and about one packet every
     /// 100 ms, so that the caller knows that the flow goes on.
     ///
     /// The drop ends with a SYN without ACK, for both directions, or after the silence. The engine
-    /// never drops fragments, or packets with VLAN tags, IPv4 options or IPv6 extension headers.
-    /// With more than 65,536 flows, the engine delivers the least recently seen flows again.
+    /// never drops fragments, or frames with VLAN tags, IPv4 options or IPv6 extension headers.
+    /// With more than 65,536 dropped directions, the engine delivers the least recently seen
+    /// directions again.
     ///
     /// # Errors
     /// The kernel's error; [`io::ErrorKind::Unsupported`] if the engine cannot drop.
@@ -246,7 +247,8 @@ pub enum QueueStatus {
     Frames,
     /// No packet arrived in time. The watermark may have advanced, and events may be pending.
     Idle,
-    /// The queue is at its end: end of the input, or drained after [`Queue::stop`].
+    /// The queue is at its end: at the end of the input, drained after [`Queue::stop`], or after an
+    /// error.
     End,
 }
 
@@ -292,7 +294,7 @@ pub struct FrameMeta {
     pub offset: usize,
     /// Bytes captured, without `vlan`.
     pub captured_len: u32,
-    /// Bytes on the wire, without `vlan` and without the frame check sequence. At least
+    /// Bytes on the wire, without `vlan` and usually without the frame check sequence. At least
     /// `captured_len` except in malformed files.
     pub wire_len: u32,
     /// Index into [`Queue::interfaces`].
@@ -355,7 +357,7 @@ pub enum TimeDomain {
     Fetch,
     /// The NIC's clock, converted to the system's clock.
     Nic,
-    /// A clock of another system: a capture card, or another host.
+    /// A clock that may belong to another system, such as a capture card or another host.
     Foreign,
     /// The generator's schedule.
     Generator,
@@ -387,7 +389,7 @@ pub enum SourceEvent {
     /// The interface came up, or an interface of its name exists again and is up.
     InterfaceUp(u16),
     /// The interface was removed. The queue stays open, and goes on with
-    /// [`SourceEvent::InterfaceUp`] when an interface of this name exists again.
+    /// [`SourceEvent::InterfaceUp`] when an interface of this name exists again and is up.
     InterfaceGone(u16),
     /// The interface exists, but was left to the host, as a [`Notice`](Self::Notice) has reported.
     /// The queue stays open, and goes on with [`SourceEvent::InterfaceUp`] when it may take the
@@ -465,8 +467,8 @@ pub enum InputDrops {
     Unknown,
 }
 
-/// Frames that differ from the frames on the wire, because the NIC or the kernel has changed them
-/// or was still going to.
+/// Frames that differ from the frames on the wire. The NIC or the kernel has changed a received
+/// frame, or would change a sent frame after its capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OffloadEffects {
     /// Frames larger than any frame of this interface: joined on receipt, or not yet segmented for

@@ -37,7 +37,8 @@ pub(crate) fn set_option<T: Plain>(
     Ok(())
 }
 
-/// Takes the pending error of a socket: `ENETDOWN` when its interface went down or was removed.
+/// Takes the pending error of a socket: `ENETDOWN` if the interface of an XDP or packet socket was
+/// removed. A packet socket also reports an interface that went down.
 pub(crate) fn take_error(socket: impl AsFd) -> io::Result<Option<io::Error>> {
     let error = rustix::net::sockopt::socket_error(socket)?;
     Ok(error.err().map(io::Error::from))

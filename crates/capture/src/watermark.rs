@@ -15,8 +15,8 @@ use crate::clock::{CLOCK_STEP_NS, Now};
 pub struct Watermark {
     pub(crate) time_ns: i64,
     /// The newest stamp of all bursts since the start or since the system clock was last set back,
-    /// with the burst that is being lent. Before the first such burst, the time of the promise. At
-    /// most the system clock at the fetch, if the system clock stamps the packets.
+    /// including the burst that is being lent. Before the first such burst, the time of the
+    /// promise. At most the system clock at the fetch, if the system clock stamps the packets.
     burst_ns: i64,
     /// The longest time from the stamp of a packet until the engine can fetch the packet, ns.
     delivery_delay_max_ns: i64,
@@ -74,7 +74,8 @@ impl Watermark {
     }
 }
 
-/// Detects steps of the system clock by comparing it with the clock that nobody can set.
+/// Detects steps of the system clock by comparing it with the monotonic clock, which nobody can
+/// set.
 #[derive(Debug)]
 pub(crate) struct ClockWatch {
     /// System clock minus monotonic clock at the last comparison.

@@ -36,7 +36,7 @@ pub(super) struct HostLink {
     pub(super) index: u32,
     /// Name for people: characters that a terminal would interpret are escaped.
     pub(super) name: String,
-    /// Kind such as `vlan` or `bridge`; empty for a NIC.
+    /// Kind such as `vlan` or `bridge`; empty if the kernel reports no kind, as for a NIC.
     pub(super) kind: String,
     pub(super) master: Option<u32>,
     /// Indexes of the interfaces directly below, in the interface's own network namespace.
@@ -72,8 +72,8 @@ impl HostLink {
                 lowers.push(word(value, 0)?);
             }
         }
-        // A link without a lower interface names itself. An index of another namespace belongs to
-        // another interface.
+        // A link without a lower interface may name itself, or index 0. An index of another
+        // namespace belongs to another interface.
         let is_here = number(LOWER_NAMESPACE)?.is_none();
         lowers.retain(|lower| is_here && *lower != 0 && *lower != index);
         Some(Some(Self {

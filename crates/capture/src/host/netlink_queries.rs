@@ -96,8 +96,8 @@ fn is_address(message: NetlinkMessage<'_>, index: u32) -> Option<Option<()>> {
     })
 }
 
-/// Whether a route uses the interface, except the routes that every interface has (link-local and
-/// multicast of IPv6).
+/// Whether a route uses the interface. The routes that every interface with IPv6 has (link-local
+/// and multicast) do not count, and neither do cached copies of routes (`RTM_F_CLONED`).
 fn has_route(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
     for family in [IPV4, IPV6] {
         let mut fixed = [0; ROUTE];

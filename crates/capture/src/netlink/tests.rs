@@ -11,7 +11,7 @@ pub(crate) fn message(kind: u16, sequence: u32, body: &NetlinkRequest) -> Vec<u8
     bytes
 }
 
-/// A message with an attribute of any length.
+/// Adds an attribute of any length to a message.
 pub(crate) fn with_long(mut request: NetlinkRequest, kind: u16, value: &[u8]) -> NetlinkRequest {
     let length = u16::try_from(ATTRIBUTE + value.len()).unwrap();
     request.0.extend(length.to_ne_bytes());

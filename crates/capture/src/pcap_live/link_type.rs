@@ -5,8 +5,8 @@ use retroscope_packet::LinkType;
 /// The link type of a `DLT_` value; `None`: unknown.
 ///
 /// The two numberings agree for the oldest types and, by the rule of `pcap/dlt.h`, from 104 on. In
-/// between, platforms have used the same numbers for different types. This table has the values of
-/// libpcap on Linux.
+/// between, platforms have used the same `DLT_` numbers for different types. This function has the
+/// values of libpcap on Linux.
 pub(super) fn of_dlt(dlt: i32) -> Option<LinkType> {
     let link_type = match dlt {
         // DLT_ATM_RFC1483, DLT_RAW, DLT_SLIP_BSDOS, DLT_PPP_BSDOS.
@@ -18,7 +18,8 @@ pub(super) fn of_dlt(dlt: i32) -> Option<LinkType> {
         18 => 246,
         // DLT_ATM_CLIP.
         19 => 106,
-        // DLT_PPP_SERIAL, DLT_PPP_ETHER, DLT_SYMANTEC_FIREWALL.
+        // Both numberings agree. 50, 51 and 99 are DLT_PPP_SERIAL, DLT_PPP_ETHER and
+        // DLT_SYMANTEC_FIREWALL.
         0..=10 | 50 | 51 | 99 | 104.. => u16::try_from(dlt).ok()?,
         _ => return None,
     };

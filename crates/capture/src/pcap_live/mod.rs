@@ -7,7 +7,7 @@
 //! - `sys`: the C library,
 //! - `packet_buffer`: the buffer for delivered packets,
 //! - `queue`: waiting, watermark, counters, drained stop, interfaces that come and go,
-//! - `link_type`: libpcap's names for link-layer headers.
+//! - `link_type`: converts libpcap's numbers of link-layer header types to the numbers of files.
 //!
 //! # Copies
 //! The engine copies a packet into a buffer of 128 KiB plus one packet, which stays in the cache.

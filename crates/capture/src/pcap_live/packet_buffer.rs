@@ -17,8 +17,8 @@ pub(super) struct PacketBuffer {
 }
 
 impl PacketBuffer {
-    /// Allocates memory for bursts of packets of up to `snaplen` bytes. The buffer does not grow if
-    /// libpcap delivers no longer packet, and no further packet after [`Self::push`] returned
+    /// Allocates memory for bursts of packets of up to `snaplen` bytes. The buffer grows only if
+    /// libpcap delivers a longer packet, or delivers more packets after [`Self::push`] has returned
     /// `false`.
     pub(super) fn new(snaplen: usize) -> Self {
         Self {
@@ -50,12 +50,12 @@ impl PacketBuffer {
         self.frames.clear();
     }
 
-    /// Packets of the burst.
+    /// Number of packets of the burst.
     pub(super) fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Newest stamp of the burst, if it has packets.
+    /// Newest stamp of the burst; `None`: the burst has no packets.
     pub(super) fn newest_ns(&self) -> Option<i64> {
         self.frames.iter().map(|frame| frame.time_ns).max()
     }

@@ -141,8 +141,9 @@ impl RssSettings {
         (!is_symmetric).then_some(Split::Key)
     }
 
-    /// Whether each of `bits` bits of the input from `start` on adds the same value to the hash as
-    /// the bit `bits` positions later.
+    /// Compares the values that bits of the input add to the part of the hash that selects a table
+    /// entry. Whether each of `bits` bits from `start` on adds the same value as the bit `bits`
+    /// positions later.
     fn is_pair_alike(&self, start: usize, bits: usize) -> bool {
         let mask = self.index_mask();
         (start..start + bits).all(|bit| {

@@ -22,15 +22,15 @@
 //! Frames bypass the queueing discipline, and with it captures of the frames that this interface
 //! sends: record at the other end. One system call sends many frames. The sender never drops a
 //! frame: if the interface has no room, the sender tries the frame again, in its order, and counts
-//! the attempts. So the driver has taken every frame that counts as sent.
+//! the failed attempts. So the driver has taken every frame that counts as sent.
 //!
 //! # Two ways out
-//! A packet socket serves every interface and every frame. An XDP socket is faster by half. It is
-//! used on virtual Ethernet pairs, where the sender learns the fate of each frame ([`af_xdp`],
-//! `sender`). A frame that the XDP socket does not accept goes to the packet socket, which reports
-//! the reason. Before that, the sender waits until the receiver has processed all earlier frames,
-//! so the sender never reorders frames. The receiver may still reorder frames if several of its
-//! CPUs receive.
+//! A packet socket serves every interface. An XDP socket is faster by about half. The sender uses
+//! an XDP socket only on virtual Ethernet pairs, where the sender learns the fate of each frame
+//! ([`af_xdp`], `sender`). A frame that the XDP socket does not accept goes to the packet socket,
+//! which reports the reason. Before that, the sender waits until the receiver has processed all
+//! earlier frames, for [`LiveSender::timeout_ns`] at most. The sender never reorders frames. The
+//! receiver may reorder frames if several of its CPUs receive.
 
 mod namespace;
 
@@ -131,8 +131,8 @@ impl LiveSender {
                 return self.send_plainly(burst.memory, frames);
             };
             if !xdp_sender.wait_for_chunks(self.timeout_ns) {
-                // The receiver keeps packets, so the XDP socket has no free chunks. All frames that
-                // were staged before were sent, so the packet socket sends the rest.
+                // The receiver keeps packets, and with them chunks of the XDP socket. All frames
+                // that were staged before were sent, so the packet socket sends the rest.
                 continue;
             }
             let staged = xdp_sender.stage(burst.memory, frames);
@@ -199,8 +199,8 @@ impl LiveSender {
         Ok(())
     }
 
-    /// Waits for room. `said` is the interface's error, if any. Fails after the timeout. `stall`:
-    /// since when the sender waits, on the monotonic clock.
+    /// Waits a moment for room. `said` is the interface's error, if any. Fails if the sender has
+    /// waited for the timeout. `stall`: since when the sender waits, on the monotonic clock.
     fn wait(
         &mut self,
         stall: &mut Option<i64>,
@@ -229,7 +229,8 @@ impl LiveSender {
         let interface = self.interface.name.clone();
         let query = &self.interface.query;
         match error.raw_os_error() {
-            // An interface goes down before it is removed, and a socket gets the error once.
+            // An interface goes down before it is removed, and a socket reports the error only
+            // once. So a look-up by name shows whether the interface was removed.
             Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
                 if query.index(&interface).is_ok() {
                     SourceError::InterfaceDown { interface }

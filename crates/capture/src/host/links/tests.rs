@@ -14,7 +14,7 @@ struct TestLink {
 #[derive(Debug, Clone, Copy)]
 enum Role {
     Nic,
-    /// A bridge, bond, team, Open vSwitch or VRF: other links name it as their master.
+    /// A bridge, bond, team, Open vSwitch or VRF: other links may name this link as their master.
     Master(&'static str),
     /// A VLAN, macvlan or similar link on top of one interface.
     Upper(&'static str, u32),
