@@ -211,7 +211,7 @@ impl<T> List<T> {
             let code = match message.kind {
                 // An acknowledgement is an error message with the code 0.
                 ERROR => word(message.body, 0).ok_or(DAMAGED)?,
-                // Since Linux 4.14 the end message says whether the list is complete.
+                // A negative code in the end message means that the list is not complete.
                 DONE => word(message.body, 0).unwrap_or(0),
                 _ => {
                     self.kept.extend(read(message).ok_or(DAMAGED)?);

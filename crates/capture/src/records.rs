@@ -61,7 +61,7 @@ struct RecordsQueue<R: Read> {
     /// Number of interfaces that the caller knows from the opening or from an event:
     /// `<= interfaces.len()`.
     reported: usize,
-    /// A notice has reported that names were truncated.
+    /// A notice has reported that names or descriptions were truncated.
     is_cut_reported: bool,
     /// Frames of the current burst.
     frames: Vec<FrameMeta>,

@@ -104,8 +104,9 @@ pub(super) struct XdpEngine {
     /// packets that did not arrive before their interface was gone, and packets with malformed
     /// descriptors.
     lost_before: u64,
-    /// The program's counts when the socket was bound.
+    /// The program's count of packets without a stamp when the socket was bound.
     unstamped_before: u64,
+    /// The program's count of packets of queues without a socket when the socket was bound.
     unseen_before: u64,
 }
 

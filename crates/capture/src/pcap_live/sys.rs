@@ -192,7 +192,7 @@ impl PcapHandle {
         unsafe { pcap_datalink(self.pcap.as_ptr()) }
     }
 
-    /// Bytes of a packet that are kept at most.
+    /// Largest number of bytes of a packet that libpcap delivers.
     pub(super) fn snaplen(&self) -> c_int {
         // SAFETY: the handle is active; only reads.
         unsafe { pcap_snapshot(self.pcap.as_ptr()) }
@@ -229,7 +229,7 @@ impl PcapHandle {
         Some(Duration::from_secs(seconds) + Duration::from_micros(microseconds))
     }
 
-    /// Delivers available packets into `packets`, until that is full.
+    /// Delivers available packets into `packets`, until `packets` is full.
     ///
     /// # Errors
     /// libpcap's message. Packets that were delivered before the error are in `packets`.

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{netlink::until_nul, sys::check};
 
-/// Commands.
+/// Commands of bpf(2).
 const MAP_CREATE: i32 = 0;
 const MAP_UPDATE: i32 = 2;
 const MAP_DELETE: i32 = 3;
@@ -217,7 +217,7 @@ fn explained<T>(mut load: impl FnMut(Option<&mut [u8]>) -> io::Result<T>) -> io:
         load(Some(&mut log))
     });
     let again = match outcome {
-        // The second attempt has succeeded.
+        // The attempt with a log has succeeded.
         Ok(program) => return Ok(program),
         Err(again) => again,
     };
