@@ -17,7 +17,7 @@ step "Debian package"
 export PATH="$target/tools/bin:$PATH"
 if [ "$(cargo deb --version 2>/dev/null)" != "cargo-deb $CARGO_DEB" ]; then
 	# Its own speed does not matter here, and the time to compile it does.
-	CARGO_TARGET_DIR="$target/tools/build" cargo install cargo-deb --locked --debug --version "$CARGO_DEB" --root "$target/tools"
+	CARGO_TARGET_DIR="$target/tools/build" CARGO_PROFILE_DEV_DEBUG=false cargo install cargo-deb --locked --debug --version "$CARGO_DEB" --root "$target/tools"
 fi
 program=$(built -p retroscope-cli --bin retroscope)
 made=$(dirname "$program")/package

@@ -11,7 +11,7 @@ export PATH="$target/tools/bin:$PATH"
 install="cargo install mdbook --locked --version $MDBOOK"
 if ! command -v mdbook >/dev/null; then
 	[ "${1:-}" = --install ] || die "docs: mdBook is missing: $install"
-	CARGO_TARGET_DIR="$target/tools/build" $install --no-default-features --debug --root "$target/tools" || {
+	CARGO_TARGET_DIR="$target/tools/build" CARGO_PROFILE_DEV_DEBUG=false $install --no-default-features --debug --root "$target/tools" || {
 		echo "SKIP: the book is not built: mdBook cannot be installed" >&2
 		exit 0
 	}

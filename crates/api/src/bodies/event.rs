@@ -15,7 +15,8 @@ pub enum EventBody<'a> {
     Triggered {
         /// The dump's number.
         dump: u64,
-        /// The name of the trigger rule (by default its expression), `alert` or `manual`.
+        /// The expression of the trigger rule, the name of the script or module, `alert` or
+        /// `manual`. If a command triggered a rule, the name of the rule.
         rule: &'a str,
         /// Time stamp of the trigger packet, of the alert or of the command, RFC 3339.
         trigger_time: String,

@@ -101,6 +101,9 @@ struct ThreadBody<'a> {
     missed: Option<u64>,
     /// Packets in the ring that this analyzer has not inspected yet; `null`: not an analyzer.
     unread: Option<u64>,
+    /// The longest time for which this analyzer inspected packets without a look at the clock or
+    /// at its source, about the longest call of a script; `null`: not measured.
+    longest_seconds: Option<f64>,
 }
 
 /// The ring.
@@ -377,6 +380,9 @@ impl<'a> From<&'a ThreadStatus> for ThreadBody<'a> {
             analyzed: thread.analysis.map(|of| of.analyzed),
             missed: thread.analysis.map(|of| of.missed),
             unread: thread.analysis.map(|of| of.unread),
+            longest_seconds: (thread.analysis)
+                .and_then(|of| of.longest)
+                .map(|longest| longest.as_secs_f64()),
         }
     }
 }

@@ -665,7 +665,11 @@ impl BatchAnalysis<'_> {
             self.slot.refresh(shard, &mut self.found.live);
             let now_ns = clock.mono_ns();
             self.is_time_over = is_stopping && is_long_ago(self.stopped_ns, now_ns);
-            self.stride.read(now_ns, count);
+            let took_ns = self.stride.read(now_ns, count);
+            self.slot
+                .counters
+                .longest_ns
+                .fetch_max(took_ns, Ordering::Relaxed);
             if self.is_time_over || !go_on(now_ns) {
                 return;
             }
@@ -687,13 +691,15 @@ impl Stride {
         self.read_ns = now_ns;
     }
 
-    /// `count` packets were analyzed until a time of the monotonic clock.
-    fn read(&mut self, now_ns: i64, count: usize) {
+    /// `count` packets were analyzed until a time of the monotonic clock. Returns how long that
+    /// took, ns.
+    fn read(&mut self, now_ns: i64, count: usize) -> i64 {
         let took_ns = now_ns.saturating_sub(self.read_ns).max(1);
         let fitting = (count as i64).saturating_mul(STRIDE_NS) / took_ns;
         let most = MANY.min(2 * self.packets);
         self.packets = usize::try_from(fitting).unwrap_or(most).clamp(1, most);
         self.read_ns = now_ns;
+        took_ns
     }
 }
 

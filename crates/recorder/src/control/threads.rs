@@ -5,7 +5,7 @@ use std::{
     fs,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -41,6 +41,9 @@ pub struct AnalysisLedger {
     pub missed: u64,
     /// Packets in the ring that are not analyzed yet.
     pub unread: u64,
+    /// The longest time for which the thread analyzed packets without looking at the clock or at
+    /// its source, about the longest call of a script; `None`: not measured.
+    pub longest: Option<Duration>,
 }
 
 /// The counters of a shard. Aligned to separate cache lines, because the thread that runs the shard
@@ -56,6 +59,9 @@ pub(crate) struct ShardCounters {
     /// With a reader: number of packets of the shard that were overwritten before the reader read
     /// them, as far as known.
     pub(crate) missed: AtomicU64,
+    /// With a reader: the longest time between two looks at the clock while packets were analyzed,
+    /// ns. Slow packets are analyzed one at a time.
+    pub(crate) longest_ns: AtomicI64,
 }
 
 /// The readers of shards, and how packets are divided among them.
@@ -117,7 +123,11 @@ impl RecorderShared {
                 own.map(|producer| self.ring.published(producer)).sum()
             }
         };
-        Some(AnalysisLedger::new(analyzed, missed, stored))
+        let longest_ns = counters.longest_ns.load(Relaxed);
+        Some(AnalysisLedger {
+            longest: Some(Duration::from_nanos(longest_ns.unsigned_abs())),
+            ..AnalysisLedger::new(analyzed, missed, stored)
+        })
     }
 }
 
@@ -128,6 +138,7 @@ impl AnalysisLedger {
             analyzed,
             missed,
             unread: stored.saturating_sub(analyzed + missed),
+            longest: None,
         }
     }
 }

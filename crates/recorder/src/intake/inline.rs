@@ -19,7 +19,7 @@
 
 use std::{
     ops::Deref,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::Ordering},
 };
 
 use retroscope_capture::{Burst, FrameMeta};
@@ -178,6 +178,8 @@ pub(crate) struct Inline {
     /// Bytes of plain frames stored since the source was last dry, or since the last analysis for a
     /// source that is never dry.
     unturned: u64,
+    /// The longest time of an analysis that [`Self::take_longest_ns`] has returned, ns.
+    longest_ns: i64,
     /// The pulse of the inserter's thread.
     pulse: ThreadPulse,
 }
@@ -196,6 +198,7 @@ impl Inline {
             analyzed_ns: i64::MIN,
             dry_ns: i64::MIN,
             unturned: 0,
+            longest_ns: 0,
             pulse,
             parts,
         }
@@ -368,6 +371,19 @@ impl Inline {
         if is_dry && reader.looked() >= stored && has_more() != Some(true) {
             self.placement.observe_drain(true, end_ns);
         }
+    }
+
+    /// How long packets were analyzed without a look at the source, ns, if that was longer than ever
+    /// before.
+    pub(crate) fn take_longest_ns(&mut self) -> Option<i64> {
+        let longest_ns = &self.parts.slots.of(self.producer).counters.longest_ns;
+        let before_ns = std::mem::replace(&mut self.longest_ns, longest_ns.load(Ordering::Relaxed));
+        Some(self.longest_ns).filter(|ns| *ns > before_ns)
+    }
+
+    /// As [`ShardPlacement::observe_overlong`].
+    pub(crate) fn observe_overlong(&mut self, now_ns: i64) -> bool {
+        self.placement.observe_overlong(now_ns)
     }
 
     /// Takes the messages of the shard.

@@ -171,6 +171,19 @@ impl ShardPlacement {
         }
     }
 
+    /// At `now_ns` of the monotonic clock: a packet took longer to analyze than the source's buffer
+    /// lasts. This is an overload. Returns whether the inserter must go on all the same, because
+    /// packets are to be analyzed inline.
+    pub(crate) fn observe_overlong(&mut self, now_ns: i64) -> bool {
+        self.limit_ns = now_ns;
+        if self.placing.analyzers == Analyzers::Auto && self.is_inline {
+            self.count(true);
+            self.is_inline = !self.placing.is_cpu_free();
+            self.may_return = false;
+        }
+        self.placing.analyzers == Analyzers::Inline
+    }
+
     /// Whether the inserter analyzes the next packets. `has_read`: all earlier packets were read,
     /// so the shard may return to the inserter.
     pub(crate) fn is_inline(&mut self, has_read: bool) -> bool {

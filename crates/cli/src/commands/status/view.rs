@@ -215,6 +215,9 @@ impl StatusView<'_> {
                 facts.extend(rate(field).map(|pps| format!("{verb} {pps:.0} pps")));
             }
             facts.extend(count("unread").map(|unread| format!("{unread} pending")));
+            let longest = thread["longest_seconds"].as_f64();
+            let longest = longest.filter(|seconds| *seconds >= 1e-3);
+            facts.extend(longest.map(|seconds| format!("longest {:.1} ms", seconds * 1e3)));
             let missed = count("missed").filter(|missed| *missed > 0);
             facts.extend(missed.map(|missed| format!("{missed} missed")));
             let look = match missed {

@@ -48,6 +48,10 @@ pub(crate) struct LiveInserter {
     now_ns: i64,
     /// When the engine's counters were last read, ns of the monotonic clock.
     read_ns: i64,
+    /// Packets stored at that time.
+    read_stored: u64,
+    /// Whether the user knows that a rule takes longer than the source's buffer lasts.
+    has_warned: bool,
     /// Whether the analyzer has something to do with the last records, and therefore needs the
     /// watermark.
     has_news: bool,
@@ -83,6 +87,8 @@ impl LiveInserter {
             start_mono_ns,
             now_ns: start_mono_ns,
             read_ns: i64::MIN,
+            read_stored: 0,
+            has_warned: false,
             has_news: false,
             is_dry: true,
             stopped: false,
@@ -186,7 +192,8 @@ impl LiveInserter {
             age_ns >= UNAWAITED_COUNTERS_PERIOD_NS || is_awaited && age_ns >= COUNTERS_PERIOD_NS;
         if is_old || status == QueueStatus::End {
             self.intake.read_statistics();
-            self.read_ns = now_ns;
+            self.check_longest(now_ns, age_ns);
+            (self.read_ns, self.read_stored) = (now_ns, stored);
             let counters = &self.intake.counters;
             if let Some(shedding) = &mut self.intake.writer.shedding {
                 let lost = counters.lost_by_congestion();
@@ -201,6 +208,30 @@ impl LiveInserter {
         }
         self.stop_if_due(now_ns);
         status != QueueStatus::End
+    }
+
+    /// If a packet took longer to analyze than the source's buffer lasts at the rate of the last
+    /// `period_ns`: lets a thread analyze, or warns the user once.
+    fn check_longest(&mut self, now_ns: i64, period_ns: i64) {
+        let Some(inline) = &mut self.intake.writer.inline else {
+            return;
+        };
+        let Some(longest_ns) = inline.take_longest_ns() else {
+            return;
+        };
+        let packets = self.producer.stored() - self.read_stored;
+        let buffer_ns = self.intake.counters.buffer_ns(packets, period_ns);
+        let Some(buffer_ns) = buffer_ns.filter(|buffer_ns| longest_ns > *buffer_ns) else {
+            return;
+        };
+        if inline.observe_overlong(now_ns) && !self.has_warned {
+            self.has_warned = true;
+            let name = &self.intake.parts.common.intake.sources[self.intake.source].name;
+            let [longest_ms, buffer_ms] = [longest_ns, buffer_ns].map(|ns| ns as f64 / 1e6);
+            self.intake.notices.push(format!(
+                "{name}: the triggers took {longest_ms:.1} ms for one packet, and its buffer holds the packets of {buffer_ms:.1} ms: packets may be lost (--set analyzers=1, or more capture-buffer)"
+            ));
+        }
     }
 
     /// How long this thread may wait for the source.

@@ -32,7 +32,7 @@ pub(crate) struct QueueIntake {
     /// A copy for this queue. From files, the inserter lends the filter while frames are stored.
     pub(super) parts: InserterParts,
     pub(super) queue: Box<dyn Queue>,
-    source: usize,
+    pub(super) source: usize,
     pub(super) counters: Arc<QueueCounters>,
     /// The queue's interfaces. Frames of other interfaces are lost, because the recording has no
     /// more interface numbers.

@@ -33,6 +33,21 @@ fn a_thread_takes_over_from_an_inserter_that_does_not_run_dry() {
 }
 
 #[test]
+fn a_thread_takes_over_from_an_inserter_with_an_overlong_packet() {
+    let mut it = placement(Analyzers::Auto);
+    wakes(&mut it, 0);
+    assert!(!it.observe_overlong(MS));
+    assert!(!it.is_inline(true));
+    it.observe_drain(true, MS + HOLD_NS - 1);
+    assert!(!it.is_inline(true), "it was overloaded until a moment ago");
+    it.observe_drain(true, MS + HOLD_NS);
+    assert!(it.is_inline(true));
+    let mut it = placement(Analyzers::Inline);
+    assert!(it.observe_overlong(MS), "the user wants it inline");
+    assert!(it.is_inline(true));
+}
+
+#[test]
 fn or_of_which_much_of_the_ring_is_stored() {
     let mut it = placement(Analyzers::Auto);
     wakes(&mut it, 0);
