@@ -188,44 +188,38 @@ impl StatusView<'_> {
         );
     }
 
-    /// Each thread, with its processor time and packets a second since the previous status.
+    /// Each thread, with its rates since the previous status.
     fn threads(&mut self) {
-        let threads = |status: &Value| status["threads"].as_array().cloned().unwrap_or_default();
-        let earlier = self
-            .before
-            .map(|(status, seconds)| (threads(status), seconds));
-        let mut head = "threads";
-        for thread in threads(self.now) {
+        let heading = [
+            "thread", "cpu", "stored", "analyzed", "pending", "missed", "longest",
+        ];
+        let mut rows = vec![heading.map(str::to_owned)];
+        let of = |status: &Value, at: usize, field: &str| status["threads"][at][field].as_f64();
+        let threads = self.now["threads"].as_array();
+        for (at, thread) in threads.into_iter().flatten().enumerate() {
             let name = thread["name"].as_str().unwrap_or_default();
-            let before = earlier.as_ref().and_then(|(threads, seconds)| {
-                Some((threads.iter().find(|it| it["name"] == name)?, *seconds))
-            });
-            let count = |field: &str| thread[field].as_u64();
             let rate = |field: &str| {
-                let (before, seconds) = before?;
-                Some((thread[field].as_f64()? - before[field].as_f64()?) / seconds)
+                let (before, seconds) = self.before?;
+                let is_same = before["threads"][at]["name"] == name;
+                let before = of(before, at, field).filter(|_| is_same)?;
+                Some((of(self.now, at, field)? - before) / seconds)
             };
-            let mut facts = Vec::new();
-            if let Some(cores) = rate("cpu_seconds") {
-                facts.push(format!("{:.1} % of a core", cores * 100.0));
-            } else if let Some(seconds) = thread["cpu_seconds"].as_f64() {
-                facts.push(format!("{seconds:.1} s of processor time"));
-            }
-            for (field, verb) in [("stored", "stores"), ("analyzed", "analyzes")] {
-                facts.extend(rate(field).map(|pps| format!("{verb} {pps:.0} pps")));
-            }
-            facts.extend(count("unread").map(|unread| format!("{unread} pending")));
+            let pps = |field| rate(field).map(|pps| format!("{pps:.0} pps"));
+            let count = |field: &str| thread[field].as_u64().map(|count| count.to_string());
             let longest = thread["longest_seconds"].as_f64();
-            let longest = longest.filter(|seconds| *seconds >= 1e-3);
-            facts.extend(longest.map(|seconds| format!("longest {:.1} ms", seconds * 1e3)));
-            let missed = count("missed").filter(|missed| *missed > 0);
-            facts.extend(missed.map(|missed| format!("{missed} missed")));
-            let look = match missed {
-                Some(_) => LineStyle::Alarm,
-                None => LineStyle::Plain,
-            };
-            self.line(look, format!("{head:<10}{name:<12}{}", facts.join(", ")));
-            head = "";
+            let cells = [
+                Some(name.to_owned()),
+                rate("cpu_seconds").map(|cores| format!("{:.1} %", cores * 100.0)),
+                pps("stored"),
+                pps("analyzed"),
+                count("unread"),
+                count("missed"),
+                longest.map(|seconds| format!("{:.1} ms", seconds * 1e3)),
+            ];
+            rows.push(cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned())));
+        }
+        if rows.len() > 1 {
+            self.table(&rows, &[1, 2, 3, 4, 5, 6]);
         }
     }
 

@@ -14,6 +14,10 @@ fn status(stored: u64, lost: u64) -> Value {
         "triggers": 3, "suppressed": 5, "suppressed_by": { "hold-off": 5, "limit": 0 },
         "dumps_open": 1, "scripts_failed": 0, "clock_steps": 0, "when_full": "record",
         "pins": [{ "name": "p", "from": null, "to": "2026-11-20T00:00:00Z", "revoked": true }],
+        "threads": [
+            { "name": "analyzer", "cpu_seconds": 0.5, "stored": null, "analyzed": null, "missed": null, "unread": null, "longest_seconds": null },
+            { "name": "inserter-0", "cpu_seconds": stored as f64 / 1e4, "stored": stored, "analyzed": stored, "missed": 0, "unread": 7, "longest_seconds": 0.00934 },
+        ],
     })
 }
 
@@ -55,6 +59,9 @@ fn a_screen_tells_history_rates_losses_dumps_and_rules() {
         "lua      ?    -      ?        ?           ?  x.lua (disabled)",
         "pin  from               to",
         "p    the oldest packet  2026-11-20T00:00:00Z  revoked",
+        "thread         cpu    stored  analyzed  pending  missed  longest",
+        "analyzer     0.0 %         -         -        -       -        -",
+        "inserter-0  10.0 %  1000 pps  1000 pps        7       0   9.3 ms",
     ];
     assert_eq!(texts(&lines), expected);
     let alarms = lines.iter().filter(|line| line.look == LineStyle::Alarm);
