@@ -26,11 +26,12 @@ const LIVE: u8 = 4;
 const ICMP: u8 = 8;
 
 /// The state of a TCP connection, from the flags of its packets; sequence numbers are not checked.
-/// As in Suricata without `midstream`, a connection without a SYN stays in [`TcpState::None`].
+/// As in Suricata without `midstream`, a connection whose SYN was not seen stays in
+/// [`TcpState::None`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum TcpState {
-    /// Not TCP, or no SYN was seen.
+    /// Not TCP, or no opening SYN was seen: a packet with SYN that has none of ACK, RST and FIN.
     #[default]
     None,
     /// A SYN was seen.
@@ -60,7 +61,8 @@ pub struct Flow {
     pub(crate) packets: [u64; 2],
     pub(crate) bytes: [u64; 2],
     payload: [u8; PAYLOAD],
-    /// ICMP: type and code of the first message of each end. TCP: the sequence number of the SYN.
+    /// ICMP: type and code of the first counted message of each end. TCP: the sequence number of
+    /// the SYN.
     begin: [u8; 4],
     interface: u16,
     tcp_flags: [u8; 2],
@@ -135,7 +137,7 @@ impl Flow {
         }
     }
 
-    /// Makes this packet, which is older than all counted packets, the first packet of the flow.
+    /// Makes this packet, which is older than all counted packets, the earliest packet of the flow.
     #[cold]
     fn begin_before(&mut self, packet: &FlowPacket) {
         self.first_ns = packet.time_ns;
@@ -273,8 +275,9 @@ impl Flow {
         }
     }
 
-    /// Which of the key's ends is the server, 0 or 1: the receiver of the first SYN, otherwise of
-    /// the first packet.
+    /// Which of the key's ends is the server, 0 or 1. The server is the receiver of the first
+    /// counted SYN without ACK. If no such SYN was seen, the server is the receiver of the earliest
+    /// packet.
     #[must_use]
     pub fn server(&self) -> usize {
         usize::from(self.marks & SERVER)
@@ -286,14 +289,14 @@ impl Flow {
         self.marks & MIDSTREAM != 0
     }
 
-    /// Number of the interface that received the first packet.
+    /// Number of the interface that received the earliest packet.
     #[must_use]
     pub fn interface(&self) -> u16 {
         self.interface
     }
 
-    /// The first ICMP message that each of the key's ends sent. `None` if there is no message, or
-    /// its type was not captured.
+    /// Type and code of the first counted ICMP message of each of the key's ends. Messages whose
+    /// type and code were not captured do not count. `None` if no message counts.
     #[must_use]
     pub fn icmp(&self) -> [Option<Icmp>; 2] {
         array::from_fn(|end| {
@@ -302,8 +305,8 @@ impl Flow {
         })
     }
 
-    /// The first bytes, at most 12, of the first payload of either end, as far as they were
-    /// captured.
+    /// The first captured bytes, at most 12, of the first counted packet with captured payload.
+    /// Either end may have sent this packet.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.payload[..usize::from(self.payload_len)]

@@ -5,29 +5,32 @@
 //! bytes for about a tenth of the goal ahead. The prediction is the stored bytes, less those that
 //! become older than the goal, plus new bytes at the current rate. If the prediction exceeds 95 %
 //! of the ring, flows keep less. If the prediction with twice the rate is below 80 %, flows keep
-//! more. The controller decides ahead of the need, because stored bytes cannot be removed.
+//! more. After each change the controller waits for a minimum number of periods. The controller
+//! decides ahead of the need, because stored bytes cannot be removed.
 
 use std::collections::VecDeque;
 
-/// Bytes of each direction of a flow that are always kept: the head of the flow.
+/// The smallest limit, bytes for each direction of a flow: the head of the flow.
 pub const HEAD_BYTES: u64 = 4 << 10;
 /// The first and largest limit, bytes for each direction of a flow. The next increase removes the
 /// limit, and flows are kept whole.
 const LIMIT_MAX: u64 = 16 << 20;
-/// Number of periods in a goal, if a period of this length is between the two bounds below.
+/// Number of periods in a goal, unless the length of a period would be outside the two bounds
+/// below.
 const PERIODS: i64 = 200;
 const PERIOD_NS_MIN: i64 = 20_000_000;
 const PERIOD_NS_MAX: i64 = 1_000_000_000;
-/// The controller looks ahead for the goal divided by this number, and at least for [`RECENT`]
-/// periods.
+/// The controller looks ahead for the goal divided by this number. If this is less than [`RECENT`]
+/// periods, it looks ahead for [`RECENT`] periods, or for the whole goal if the goal is shorter.
 const AHEAD: usize = 10;
 /// Maximum number of the newest periods whose mean is the expected rate. Only periods since the
 /// last change of the limit count.
 const RECENT: usize = 4;
-/// Periods after a change before the next change, because the rate follows the change with a delay.
+/// Minimum number of periods between two changes of the limit, because the rate follows a change
+/// with a delay.
 const SETTLED: usize = 2;
 
-/// A change of the limit.
+/// A change of the limit, or the report that the smallest limit does not suffice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HistoryStep {
     /// Each direction of a flow keeps this number of bytes from now on.
@@ -46,7 +49,7 @@ pub struct HistoryGoal {
     /// Bytes that were stored in each period of the goal, the latest period last.
     stored: VecDeque<u64>,
     young: u64,
-    /// End of the last counted period, ns, and the total of stored bytes at this time.
+    /// End of the last counted period, ns, and the estimated total of stored bytes at this time.
     counted: Option<(i64, u64)>,
     limit: Option<u64>,
     /// Periods since the last change.
@@ -139,8 +142,9 @@ impl HistoryGoal {
         None
     }
 
-    /// Lowers the limit: to a half, or to a quarter or a sixteenth if `needed`, in percent of the
-    /// ring, is 110 or more.
+    /// Lowers the limit. `needed` is the prediction in percent of the ring: below 110 the limit is
+    /// divided by 2, below 130 by 4, from 130 on by 16. The smallest limit is [`HEAD_BYTES`]. If
+    /// there is no limit yet, the new limit is [`LIMIT_MAX`].
     fn lower(&mut self, needed: u128, ahead: usize) -> Option<HistoryStep> {
         let limit = match self.limit {
             None => LIMIT_MAX,
@@ -196,7 +200,7 @@ mod tests {
 
     /// Simulates a recording with four times the load in the middle third. Returns the number of
     /// seconds in which the ring reached back for less than the goal, the number of evaluated
-    /// seconds, and the steps. The seconds of the first goal are not evaluated.
+    /// seconds, and the steps. The first `goal_s` + 1 seconds are not evaluated.
     fn run(seed: u64, goal_s: i64, load: f64) -> (usize, usize, Vec<HistoryStep>) {
         let mut random = fastrand::Rng::with_seed(seed);
         let capacity = 300_000_000;

@@ -113,7 +113,8 @@ impl FlowIndex {
         Some(group.slots[place])
     }
 
-    /// The slot with this hash for which `is_it` is true.
+    /// Searches the groups of this hash for a slot with the hash's tag. Returns the first such slot
+    /// for which `is_it` is true.
     #[inline]
     pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let (mut at, step) = (self.home(hash), self.step(hash));

@@ -2,7 +2,8 @@
 //!
 //! The key has the content of a [`retroscope_packet::FlowKey`] in 48 bytes, and separates more
 //! flows. VLAN identifiers can be part of the key. For ICMP the key separates what a Community ID
-//! separates: each pair of request and reply types, and each kind of error.
+//! separates: each pair of request and reply types, and, for messages without a counterpart, each
+//! pair of type and code.
 
 use std::array;
 use std::fmt;
@@ -223,8 +224,8 @@ impl BiflowKey {
     }
 
     /// Byte offsets of the fields, for code that reads a key as plain data. The fields are both
-    /// addresses, both ports, three VLAN identifiers, the protocol, the family, and the link's
-    /// protocol or the kind of [`Self::opaque`].
+    /// addresses, both ports, three VLAN identifiers, the IP protocol, the family, and the number
+    /// `protocol`, whose meaning depends on the family.
     #[must_use]
     pub const fn places() -> [(&'static str, usize); 6] {
         [
@@ -325,7 +326,8 @@ impl BiflowKey {
 ///
 /// If somebody chooses two keys without knowing the factors, all pairs of hashes have equal
 /// probability. `std`'s SipHash also hides the secret from readers of hashes, but takes several
-/// times as long. Here nobody sees a hash, and colliding keys slow a table only within bounds.
+/// times as long. The tables here show their hashes to nobody, and colliding keys slow a table only
+/// within bounds.
 #[derive(Debug, Clone)]
 pub struct Secret {
     factors: [u128; 6],
@@ -340,7 +342,8 @@ impl Secret {
         Self::from_words(|n| random.hash_one(n))
     }
 
-    /// A known secret, for tests.
+    /// A secret from these words, for example for tests and for hashes that are equal in every run.
+    /// `word` gets the numbers 0 to 13.
     #[must_use]
     pub fn from_words(word: impl Fn(usize) -> u64) -> Self {
         let double = |n: usize| u128::from(word(2 * n)) << 64 | u128::from(word(2 * n + 1));
@@ -373,8 +376,8 @@ impl Secret {
         mixed ^ mixed >> 32
     }
 
-    /// Adds addresses of 16 bytes to the sum. A separate function keeps [`Self::hash`] small enough
-    /// to be inlined.
+    /// Adds all 16 bytes of both addresses to the sum. A separate function keeps [`Self::hash`]
+    /// small enough to be inlined.
     #[inline(never)]
     fn with_wide(&self, sum: u128, words: [u64; 4]) -> u128 {
         let factors = &self.factors[2..];

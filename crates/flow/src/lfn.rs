@@ -16,10 +16,10 @@
 //! which the two values differ. Hashes depend on a secret, and values do not, so the probability is
 //! 2^-64.
 //!
-//! With `k` stored keys in `n` cells, a stored key is not found with probability (k - 1) / 2n,
-//! because a later key has its cell. A stored key gives the value of another key with probability
-//! (k - 1) / 2^65, because a later key has the same 64-bit hash. Keys that are no longer used need
-//! no time-out: other keys take over their cells.
+//! Let `k` keys be stored in `n` cells, with `k` much smaller than `n`. A stored key is not found
+//! with probability about (k - 1) / 2n, because a later key has its cell. A stored key gives the
+//! value of another key with probability about (k - 1) / 2^65, because a later key has the same
+//! 64-bit hash. Keys that are no longer used need no time-out: other keys take over their cells.
 
 use crate::sync::{AtomicU64, Ordering::Relaxed};
 use crate::{Advise, BiflowKey, Secret, index::addresses};
@@ -51,7 +51,8 @@ impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
     }
 
     /// As [`Self::new`]. `advise` gets the reserved memory before the table writes to the memory.
-    /// Cells are read at random, so with pages of 4 KiB each read misses the TLB.
+    /// Cells are read at random, so in a large table with pages of 4 KiB nearly every read misses
+    /// the TLB.
     ///
     /// # Panics
     /// As [`Self::new`].

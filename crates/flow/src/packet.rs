@@ -1,5 +1,5 @@
 //! The facts of a packet that a flow counts, and the flow of the packet. Only the first fragment of
-//! a datagram has the ports.
+//! a datagram has the ports, so a later fragment may get its flow from the first fragment.
 
 use retroscope_packet::proto::{ICMP, ICMPV6, TCP};
 use retroscope_packet::{CommonHeaders, Datagrams, Icmp, LinkType, Parsed, fragment_of, parse};
@@ -22,15 +22,16 @@ pub struct FlowPacket {
     pub time_ns: i64,
     /// Bytes of the whole frame on the wire.
     pub wire_len: u32,
-    /// See [`Parsed::tcp_flags`].
+    /// TCP flag bits. `None` if the packet is not TCP, or if the flags were not captured: see
+    /// [`Parsed::tcp_flags`].
     pub tcp_flags: Option<u8>,
-    /// See [`Parsed::tcp_seq`]. 0 if it is unknown.
+    /// TCP sequence number. 0 if the packet has no known sequence number: see [`Parsed::tcp_seq`].
     pub tcp_seq: u32,
-    /// See [`Parsed::icmp`].
+    /// ICMP type and code, if the packet has them and they were captured: see [`Parsed::icmp`].
     pub icmp: Option<Icmp>,
     /// Number of the interface that received the packet.
     pub interface: u16,
-    /// The first bytes of the payload, `payload_len` of them.
+    /// The first bytes of the captured payload. `payload_len` is their number.
     pub(crate) payload: [u8; PAYLOAD],
     pub(crate) payload_len: u8,
     /// Bytes of payload on the wire according to the headers, captured or not; see
@@ -83,7 +84,7 @@ impl FlowPacket {
         Some(packet.with_payload(payload))
     }
 
-    /// The packet with the first bytes of this payload.
+    /// The packet with the first 12 bytes of this payload, or all bytes of a shorter payload.
     #[must_use]
     pub fn with_payload(mut self, payload: &[u8]) -> Self {
         let len = payload.len().min(PAYLOAD);
@@ -103,8 +104,8 @@ fn payload_bytes(start: usize, end: usize, wire_len: u32) -> u32 {
     u32::try_from(start).map_or(0, |start| end.saturating_sub(start))
 }
 
-/// Finds the flow of each packet of a shard. Its memory of fragments is bounded: see
-/// [`Datagrams::CAPACITY`].
+/// Finds the flows of packets, for example of the packets of a shard. The memory of fragments is
+/// bounded: see [`Datagrams::CAPACITY`].
 #[derive(Debug, Clone)]
 pub struct Attribution {
     has_vlans: bool,

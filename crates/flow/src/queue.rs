@@ -10,9 +10,9 @@
 //! separate list. When the earliest entry of this list is next, the queue inserts all entries of
 //! the list again.
 //!
-//! An insertion touches the end of one vector and one bit; so does an extraction. The time of both
-//! is independent of the number of entries, whereas a heap misses the cache once for each of its
-//! lower levels.
+//! An insertion touches the end of one vector and the bit masks; so does an extraction. The time of
+//! both is independent of the number of entries, whereas a heap misses the cache once for each of
+//! its lower levels.
 //!
 //! Entries are not deleted. The caller checks each extracted entry, and inserts it again if its
 //! time has changed.
@@ -28,7 +28,8 @@ use crate::table::RESOLUTIONS;
 /// An entry of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimerEntry {
-    /// The due time in the caller's unit, which is nanoseconds since the UNIX epoch in this crate.
+    /// The due time in the caller's unit. The flow table gives nanoseconds since the UNIX epoch
+    /// plus 2^63.
     pub stamp: u64,
     /// The caller's identifier.
     pub item: u32,
@@ -44,8 +45,8 @@ pub trait Timers {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Adds an entry. A [`MultiresolutionQueue`] treats a stamp before its time as due now, and
-    /// keeps the stamp.
+    /// Adds an entry. If the stamp is before the time of a [`MultiresolutionQueue`], the queue
+    /// treats the entry as due now, and keeps the stamp.
     fn insert(&mut self, entry: TimerEntry);
     /// Takes out one of the earliest entries, if it is due at the time `now`. A
     /// [`MultiresolutionQueue`] waits until the whole slot of the entry has passed. So an entry is

@@ -14,7 +14,7 @@ use crate::{
     TimeOuts, TrackerConfig, index::addresses,
 };
 
-/// Packet time between two searches for silent flows, ns.
+/// Packet time from the end of a search for silent flows to the next search, ns.
 const LOOK_NS: i64 = 1_000_000_000;
 /// Maximum number of silent flows that end during the call for one packet. Further flows end with
 /// the next packets.
@@ -29,7 +29,7 @@ const ACK: u8 = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cutoff {
     /// Bytes of payload for each direction. A packet is kept if its direction sent fewer bytes
-    /// before it.
+    /// before this packet.
     pub bytes: u64,
     /// Time without a packet in either direction, ns, at least 1. After this time the flow is kept
     /// from its beginning again.
@@ -54,11 +54,11 @@ pub enum Mark {
 pub enum ShedCause {
     /// The cutoff of the flow's class.
     Cutoff,
-    /// The [limit](Shedder::set_limit).
+    /// The limit of [`Shedder::set_limit`].
     Limit,
-    /// [`TailDrop`].
+    /// Tail early drop: see [`TailDrop`].
     TailDrop,
-    /// Its flow is [shunted](Mark::Shunted).
+    /// The flow of the packet is [shunted](Mark::Shunted).
     Shunt,
 }
 
@@ -79,12 +79,13 @@ pub struct HandOver {
     pub dropped: Option<(i64, ShedCause)>,
 }
 
-/// If the list of pending hand-overs has this length, no further flow is handed over: the engine
-/// continues to pass the flow, and a later packet hands the flow over. The list may become longer
-/// by flows that are taken back.
+/// If the list of pending hand-overs has at least this length, no further flow is handed over. The
+/// engine continues to pass such a flow, and a later packet hands the flow over. The list may
+/// become longer by flows that are taken back.
 const HAND_OVERS_MAX: usize = 256;
 /// A flow whose packets still arrive is handed over again after this time, ns. The engine passes
-/// one packet now and then anyway, but it may also have removed the flow to make room for others.
+/// one packet now and then anyway, but the engine may also have removed the flow to make room for
+/// another flow.
 const HANDED_OVER_NS: i64 = 1_000_000_000;
 /// A flow that begins again after a silence shorter than this is not handed over, ns: the engine
 /// reports only now and then that the flow continues.
@@ -94,8 +95,8 @@ const SILENCE_MIN_NS: i64 = 1_000_000_000;
 /// begins again in the engine.
 const SILENCE_MARGIN_NS: i64 = 200_000_000;
 
-/// The first threshold, packets. At this threshold all packets are kept; the first congested period
-/// halves it.
+/// The first threshold, packets. At this threshold all packets are kept. The first congested period
+/// halves the threshold.
 const TAIL_DROP_BEGINS: u32 = 4096;
 /// Time of silence, ns, after which a flow begins again for tail early drop and shunts. It also
 /// applies to the limit if the flow has no cutoff, and so no [`Cutoff::refill_ns`].
@@ -168,17 +169,19 @@ impl ShedderConfig {
 ///
 /// A packet is kept if its direction of the flow sent fewer bytes of payload before it than the
 /// cutoff. The lengths in IP headers count, TCP retransmissions included. A packet with SYN, FIN or
-/// RST is always kept. So are packets that are not IP, and packets whose flow is unknown.
+/// RST is always kept. Packets that are not IP, and packets whose flow is unknown, are also kept.
 ///
 /// A SYN without ACK starts the flow anew, and so does [`Cutoff::refill_ns`] without a packet.
-/// Later fragments belong to the flow of their first fragment.
+/// [`TrackerConfig::joins_fragments`] determines whether later fragments belong to the flow of
+/// their first fragment.
 ///
 /// Three more rules apply if they are configured:
 ///
 /// - With a [`TailDrop`] the packet must also be one of the first packets of the flow, both
 ///   directions together.
 /// - A limit applies like a cutoff, in addition to the cutoff.
-/// - If a flow was [shunted](Mark::Shunted) after it began, none of its later packets are kept.
+/// - If a flow was [shunted](Mark::Shunted) after it began, its later packets are not kept until
+///   the flow begins again. Packets with SYN, FIN or RST are kept.
 ///
 /// For tail early drop and shunts a flow begins again after 60 s without a packet. The limit begins
 /// again together with the flow's cutoff, or after 60 s if the flow has no cutoff.
@@ -204,13 +207,15 @@ pub struct Shedder {
 
 /// The state of a flow, by the slot of the flow.
 ///
-/// The bytes and the class begin again after [`Cutoff::refill_ns`], the packets and the shunt after
-/// [`IDLE_NS`]. A SYN without ACK restarts all of these.
+/// After [`Cutoff::refill_ns`] without a packet, `bytes` restart at 0 and the class is determined
+/// again. After [`IDLE_NS`], `packets` restart at 0 and a shunt ends. A SYN without ACK does all of
+/// this.
 #[derive(Debug, Clone, Copy, Default)]
 struct ShedState {
     /// Bytes of payload that each direction sent since the flow last began again.
     bytes: [u64; 2],
-    /// Packets of both directions.
+    /// Packets of both directions since the last SYN without ACK, or the last silence of
+    /// [`IDLE_NS`].
     packets: u32,
     last_ns: i64,
     /// Time of the SYN that started the flow anew. Without a SYN: the earliest time of a packet,
@@ -339,8 +344,9 @@ impl Shedder {
 
     /// Why a packet with these captured bytes is not kept. `None`: the packet is kept.
     ///
-    /// `class` is called if a flow begins or begins again, and after a change of the cutoffs. It
-    /// returns the index of the flow's cutoff, or `None` if the flow has no cutoff.
+    /// `class` is called if a flow begins, after [`Cutoff::refill_ns`] without a packet, for a SYN
+    /// without ACK, and after a change of the cutoffs. It returns the index of the flow's cutoff,
+    /// or `None` if the flow has no cutoff.
     ///
     /// `mark` is called if a packet would be shed. If flows may be shunted, `mark` is called for
     /// all packets after the first packet of the flow, until it returns [`Mark::Exempt`]. It is

@@ -1,7 +1,7 @@
 //! The flows of one shard.
 //!
-//! A packet costs one cache line of the index and the two lines of its flow. A batch first hashes
-//! all keys and loads these lines without waiting for one another. Then it counts.
+//! A packet usually costs one cache line of the index and the two lines of its flow. A batch first
+//! hashes all keys and loads these lines without waiting for one another. Then it counts.
 //!
 //! The maximum number of flows bounds the memory. A full table evicts one flow for each new flow.
 //! It takes flows from the queue until the due time of a flow is no later than its entry says, or
@@ -10,11 +10,11 @@
 //! All 96 candidate places of a flow are practically never full, unless somebody knows the hash
 //! secret. If all are full, the flow in the first group that is due first is evicted.
 //!
-//! Entries of the queue are not deleted, unless [`FlowTable::remove`] finds more than three times
-//! as many entries as the table may have flows. An entry is valid if its stamp equals the stamp in
-//! its flow. An entry that is extracted before its flow is due is inserted again. A flow whose due
-//! time becomes earlier gets another entry, unless the queue has twice as many entries as the table
-//! may have flows.
+//! Entries of the queue that are out of date are not deleted, unless [`FlowTable::remove`] finds
+//! more than three times as many entries as the table may have flows. An entry is valid if its
+//! stamp equals the stamp in its flow. An entry that is extracted before its flow is due is
+//! inserted again. A flow whose due time becomes earlier gets another entry, unless the queue has
+//! twice as many entries as the table may have flows.
 
 #[cfg(test)]
 mod tests;
@@ -32,7 +32,7 @@ pub(crate) const TOGETHER: usize = 64;
 /// Maximum number of flows at the head of the queue that a full table compares to choose the flow
 /// that it evicts.
 const LOOKS: usize = 16;
-/// Slots of 134 ms for 9 minutes, and slots of 8.6 s for 10 hours.
+/// Slots of 134 ms for 9 minutes, and slots of 8.6 s for 9.8 hours.
 pub(crate) const RESOLUTIONS: [TimerResolution; 2] = [
     TimerResolution {
         bits: 27,
@@ -45,7 +45,7 @@ pub(crate) const RESOLUTIONS: [TimerResolution; 2] = [
 ];
 
 /// Gets the addresses of memory that a table has reserved and not yet touched. May ask the system
-/// for larger pages there.
+/// for larger pages for this memory.
 pub type Advise = fn(Range<*const u8>);
 
 /// The reason why a flow ended.
@@ -70,7 +70,7 @@ pub enum FlowEnd {
 pub struct FlowTableCounters {
     /// Packets counted in flows.
     pub packets: u64,
-    /// Flows that began. The counters below count the flows that ended.
+    /// Flows that began.
     pub begun: u64,
     /// Flows ended by [`FlowEnd::TimeOut`].
     pub timed_out: u64,
@@ -114,7 +114,8 @@ impl FlowTable {
 
 impl<Q: Timers> FlowTable<Q> {
     /// As [`FlowTable::new`], with any queue. `advise` gets the reserved memory. A packet touches
-    /// two random places of this memory, so with pages of 4 KiB both accesses miss the TLB.
+    /// two random places of this memory, so in a large table with pages of 4 KiB both accesses
+    /// usually miss the TLB.
     ///
     /// # Panics
     /// As [`FlowTable::new`].
@@ -165,7 +166,7 @@ impl<Q: Timers> FlowTable<Q> {
                 *hash = self.secret.hash(&packet.ends.key);
             }
             // Short loops of independent reads, so that the processor does many reads at a time.
-            // The values are not used.
+            // `black_box` keeps reads whose values are not used.
             let hashes = &hashes[..packets.len()];
             let read = hashes.iter().map(|hash| self.index.touch(*hash));
             black_box(read.fold(0, |sum, read| sum ^ read));
@@ -193,9 +194,10 @@ impl<Q: Timers> FlowTable<Q> {
     }
 
     /// Ends the flows that are due at `now_ns`. Flows that became due within the last 134 ms may
-    /// stay, or 8.6 s if their time-outs exceed 9 minutes. If a packet of such a flow arrives after
-    /// its due time, [`Self::update`] ends the flow and begins another flow. `ended` gets the flows
-    /// in no order.
+    /// stay, or 8.6 s if their time-outs exceed 9 minutes. A flow may stay longer if its due time
+    /// became earlier while the queue was too full for another entry. If a packet of such a flow
+    /// arrives after its due time, [`Self::update`] ends the flow and begins another flow. `ended`
+    /// gets the flows in no order.
     pub fn expire(&mut self, now_ns: i64, ended: impl FnMut(&Flow, FlowEnd)) {
         self.expire_some(now_ns, usize::MAX, ended);
     }
@@ -245,8 +247,9 @@ impl<Q: Timers> FlowTable<Q> {
         if self.flow(slot).is_some() {
             self.counters.removed += 1;
             self.free(slot);
-            // Nothing else deletes entries of removed flows before their due time, and without
-            // time-outs nothing does before the table is full.
+            // Without this step, entries of removed flows leave the queue only at their due time,
+            // or when the table is full. Without time-outs, these entries leave only when the table
+            // is full.
             if self.queue.len() > 3 * self.flows_max {
                 self.delete_stale_entries();
             }
@@ -305,8 +308,8 @@ impl<Q: Timers> FlowTable<Q> {
         self.counters
     }
 
-    /// Bytes taken from the allocator: at most 400 for each of `flows_max` flows, 2 MiB, and the
-    /// memory that the queue keeps for empty slots (8 MiB).
+    /// Bytes taken from the allocator. The maximum is 400 bytes for each of `flows_max` flows, plus
+    /// 2 MiB, plus 8 MiB that the queue may keep for empty slots.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.index.memory_bytes()
@@ -347,7 +350,8 @@ impl<Q: Timers> FlowTable<Q> {
         }
         let flow = &mut self.flows[slot as usize];
         flow.add(packet);
-        // The time-out is unchanged, and the latest packet is no earlier than before.
+        // The time-out is unchanged, and the latest packet is no earlier than before. So the due
+        // time is no earlier.
         if end.is_none() && flow.stage() == stage {
             return false;
         }
@@ -472,13 +476,15 @@ impl<Q: Timers> FlowTable<Q> {
         counts.then(|| flow.due_ns(&self.time_outs))
     }
 
-    /// Inserts a flow into the queue. The flow must have no valid entry there.
+    /// Inserts an entry for a flow into the queue. The entries of the flow with other stamps become
+    /// out of date.
     fn insert(&mut self, slot: u32, stamp: u64) {
         self.flows[slot as usize].queued = stamp;
         self.queue.insert(TimerEntry { stamp, item: slot });
     }
 
-    /// Makes the queue return a flow at an earlier time, unless the queue has too many entries.
+    /// Makes the queue return a flow at an earlier time, unless the queue has at least twice as
+    /// many entries as the table may have flows.
     #[cold]
     fn hasten(&mut self, slot: u32, stamp: u64) {
         if stamp < self.flows[slot as usize].queued && self.queue.len() < 2 * self.flows_max {

@@ -7,11 +7,11 @@ const SECOND: i64 = 1_000_000_000;
 /// The stage of a flow, which determines its time-out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeOutStage {
-    /// No answer was seen. TCP: the handshake is not complete.
+    /// No answer was seen. TCP: the handshake is not complete, or its SYN was not seen.
     New,
-    /// Both ends sent packets. TCP: the handshake is complete.
+    /// Both ends sent packets. TCP: the connection is established or closing.
     Established,
-    /// TCP only: both sides sent a FIN, or one side an RST.
+    /// TCP only: the connection is closed, by a FIN of both sides or by an RST.
     Closed,
 }
 
@@ -55,17 +55,17 @@ pub struct TimeOuts {
     pub icmp: StageTimeOuts,
     /// All other protocols.
     pub other: StageTimeOuts,
-    /// Flows end when their time-outs have passed, or when a SYN begins another connection.
-    /// Otherwise the time-outs only determine which flows a full table evicts.
+    /// If true, flows end when their time-outs have passed, or when a SYN begins another
+    /// connection. If false, the time-outs only determine which flows a full table evicts.
     pub has_end: bool,
-    /// Time-outs compare whole seconds, as Suricata does. A flow ends at the first second that
-    /// exceeds the second of the last packet by more than the time-out. Otherwise a flow ends
+    /// If true, time-outs compare whole seconds, as Suricata does: a flow ends at the first second
+    /// that exceeds the second of the last packet by more than the time-out. If false, a flow ends
     /// exactly when its time-out has passed.
     pub has_whole_seconds: bool,
 }
 
-/// The built-in time-outs of Suricata 7 (`src/flow-private.h`), which apply if its configuration
-/// has no `flow-timeouts`.
+/// The built-in time-outs of Suricata 7 (`src/flow-private.h`), which apply if Suricata's
+/// configuration has no `flow-timeouts`.
 impl Default for TimeOuts {
     fn default() -> Self {
         Self {
@@ -80,8 +80,8 @@ impl Default for TimeOuts {
 }
 
 impl TimeOuts {
-    /// One time-out for all protocols and stages, ns. With 0 the packets of one key form one flow,
-    /// even if a TCP connection begins again, unless a full table evicts the flow.
+    /// One time-out for all protocols and stages, ns. With 0 or less the packets of one key form
+    /// one flow, even if a TCP connection begins again, unless a full table evicts the flow.
     #[must_use]
     pub fn idle(time_out_ns: i64) -> Self {
         if time_out_ns <= 0 {

@@ -62,7 +62,7 @@ pub(crate) struct TopCounter {
 }
 
 impl TopCounter {
-    /// A counter with slices of `flows_max` flows, 1 to 2^32 - 1.
+    /// A counter with slices of at most `flows_max` flows, 1 to 2^32 - 1.
     pub(crate) fn new(flows_max: usize, secret: Secret) -> Self {
         Self {
             secret,
@@ -134,7 +134,7 @@ pub enum TopOrder {
 pub enum TopSubject {
     /// A flow.
     Flow(BiflowKey),
-    /// All flows of a host. The host is their first end.
+    /// All flows of a host. [`TopRow::volume`] counts the host as the first end of each flow.
     Host(Host),
 }
 
@@ -143,7 +143,7 @@ pub enum TopSubject {
 pub struct TopRow {
     /// The flow or host.
     pub subject: TopSubject,
-    /// Number of flows, 1 for a flow.
+    /// Number of flows. 1 if the subject is a flow.
     pub flows: u64,
     /// Traffic of these flows.
     pub volume: TrafficVolume,
@@ -154,7 +154,7 @@ pub struct TopRow {
 pub struct TopReport {
     /// The largest flows or hosts, the largest first.
     pub rows: Vec<TopRow>,
-    /// Traffic of all packets.
+    /// Traffic of all packets in the window's slices, [`TopReport::untracked`] included.
     pub total: TrafficVolume,
     /// Traffic of packets without a counted flow, because there was no room.
     pub untracked: TrafficVolume,

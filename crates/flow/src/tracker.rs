@@ -67,8 +67,9 @@ pub struct TrackerCounters {
 
 /// Counts the packets of one shard in flows. One thread at a time.
 ///
-/// The packets and their order alone determine which flows end, when, and in which order. Only
-/// [`Self::pass`] also ends flows by another clock.
+/// The packets and their order determine which flows end, when, and in which order, with two
+/// exceptions. Flows that end as [`FlowEnd::Crowded`] also depend on the secret. [`Self::pass`]
+/// also ends flows by a monotonic clock.
 #[derive(Debug)]
 pub struct Tracker {
     time_outs: TimeOuts,
@@ -163,8 +164,8 @@ impl Tracker {
     /// Passes the traffic since the last slice to `give`, at `mono_ns` of a monotonic clock, if at
     /// least a second has passed. If `give` returns the slice, the slice continues.
     ///
-    /// Does nothing without [`TrackerConfig::top`]. Packets of the last batch belong to the next
-    /// slice, unless [`Self::pass`] was called.
+    /// Does nothing without [`TrackerConfig::top`]. Packets that still wait for a full batch belong
+    /// to the next slice. [`Self::pass`] counts these packets at once.
     pub fn give_slice(
         &mut self,
         mono_ns: i64,
@@ -185,7 +186,8 @@ impl Tracker {
         table.finish(&mut ended);
     }
 
-    /// The counters. They do not include up to 63 packets that wait for a full batch.
+    /// The counters. The counters of the flow table do not include up to 63 packets that wait for a
+    /// full batch.
     #[must_use]
     pub fn counters(&self) -> TrackerCounters {
         TrackerCounters {

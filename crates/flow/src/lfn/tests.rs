@@ -48,8 +48,8 @@ fn what_was_put_is_found_until_another_key_takes_its_cell() {
 }
 
 /// If `k` keys are stored in `n` cells, the fraction (k - 1) / 2n is not found (R-Scope paper,
-/// figure 10). The tolerance is four standard deviations of independent keys, and the second-order
-/// terms in k / n.
+/// figure 10). The tolerance is four standard deviations of independent keys, plus the square of
+/// this fraction for second-order terms.
 #[test]
 fn false_negatives_are_as_many_as_the_paper_says() {
     for cells in [1 << 10, 100_003] {

@@ -88,7 +88,7 @@ impl SlotRing {
         &self.slots[slot.place]
     }
 
-    /// Takes the newest entry of a slot.
+    /// Takes the entry of a slot that was inserted last.
     #[inline]
     pub(super) fn pop(&mut self, slot: FilledSlot) -> Option<TimerEntry> {
         let entries = &mut self.slots[slot.place];

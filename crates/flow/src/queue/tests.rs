@@ -150,7 +150,7 @@ fn it_agrees_with_a_heap_but_for_the_resolution() {
                     let limit = if choice < 80 { now } else { u64::MAX };
                     let peeked = queue.peek();
                     let Some(taken) = queue.extract_due(limit) else {
-                        // No entry is overdue by a whole slot.
+                        // No remaining entry is in a slot that ended before `limit`.
                         let overdue = kept
                             .values()
                             .any(|&(_, due, width)| due | (width - 1) < limit);

@@ -92,7 +92,7 @@ fn of_a_connection_the_first_packets_are_kept() {
     // An exempt flow stays exempt.
     assert!((0..4).all(|_| keeps(3, false, ACK, 0, false)));
     assert!(keeps(3, false, ACK, 0, true) && keeps(3, false, ACK, 0, false));
-    // After 4,096 periods without congestion, which the shedder passes on, all packets are kept.
+    // After the test has reported 4,096 periods without congestion, all packets are kept.
     (0..4096).for_each(|_| shedder.tail_drop().unwrap().period(false));
     let data = frame(&Sent::new(2, false, time_ns, ACK));
     let place = place(time_ns, &data);

@@ -68,7 +68,7 @@ pub(super) fn frame(sent: &Sent) -> Vec<u8> {
 }
 
 /// Heavy-tailed flows that mix. They include connections that are opened again with the same ports,
-/// keep-alives after the end of the transfer, retransmissions, fragments, and silence.
+/// runs of packets with one byte like keep-alives, repeated frames, fragments, and silence.
 fn traffic(random: &mut fastrand::Rng) -> Vec<Sent> {
     let (mut sent, mut time_ns, mut ident) = (Vec::<Sent>::new(), 0, 0);
     for _ in 0..2000 {
@@ -287,7 +287,7 @@ fn classes_exemptions_and_flows_given_up() {
     assert!(ask(&DATA, false) && !ask(&DATA, false));
 }
 
-/// A packet with several causes is counted under the first cause.
+/// If a packet has several causes, [`Shedder::sheds`] returns the first cause.
 #[test]
 fn the_first_cause_is_told() {
     let cutoff = Cutoff {
@@ -384,8 +384,8 @@ fn few_flows_end_with_a_packet() {
     assert_eq!(before, 1);
 }
 
-/// One packet with a stamp in the far future does not change when silence ends. If an older packet
-/// arrives after a newer packet, a shunt by the older packet applies.
+/// After one packet with a stamp in the far future, later silence is still detected. If an older
+/// packet arrives after a newer packet, a shunt by the older packet applies.
 #[test]
 fn stamps_may_be_wrong() {
     let cutoff = Cutoff {
@@ -412,8 +412,8 @@ fn stamps_may_be_wrong() {
     assert!(at(9, None) && at(7, None) && !at(10, mark));
 }
 
-/// The refill time of a cutoff does not affect tail early drop and shunting, whether it is shorter
-/// or longer.
+/// The refill time of a cutoff does not affect tail early drop and shunting, whether the refill
+/// time is shorter or longer than their 60 s.
 #[test]
 fn what_begins_anew_has_a_time_of_its_own() {
     const S: i64 = 1000 * MS;
@@ -481,7 +481,7 @@ fn directions_are_handed_over_and_taken_back() {
     // The other direction has sent no payload yet.
     assert_eq!(at(true, 1003, ACK, none), (true, take.clone()));
     assert_eq!(at(true, 1004, ACK, none), (false, vec![(true, drop)]));
-    // Silence also ends dropping in the engine.
+    // After the refill time without a packet, the shedder takes both directions back.
     let both = vec![(false, None), (true, None)];
     assert_eq!(at(false, 7000, ACK, none), (true, both.clone()));
     assert_eq!(at(true, 7001, ACK, none), (true, take.clone()));
@@ -493,7 +493,7 @@ fn directions_are_handed_over_and_taken_back() {
     assert_eq!((is_kept, told), (true, both));
     assert_eq!(at(true, 7005, ACK, exempt), (true, take.clone()));
     // A SYN also ends dropping in the engine, but the SYN may have passed the engine before
-    // dropping began.
+    // dropping began. So the shedder takes the direction back.
     let (none, mut shedder) = (None, self::shedder(vec![cutoff], 10));
     shedder.set_hands_over(true);
     let mut shed = |time_ms: i64, flags| {

@@ -184,7 +184,7 @@ fn nothing_is_lost_when_flows_go_within_a_batch() {
 }
 
 /// Flows begin and are removed at once, next to one flow that stays. The queue must stay bounded,
-/// also if all flows have the same due time, and must still end the flow that stays.
+/// also if all flows have the same due time. The time-out must still end the flow that stays.
 #[test]
 fn entries_of_removed_flows_are_deleted() {
     for step_ns in [0, 1000] {
@@ -296,7 +296,8 @@ fn ten_million_flows_of_one_packet_take_bounded_memory() {
     flood(10_000_000, 1_000_000);
 }
 
-/// The table after TCP packets of one flow. A packet is: sent by the second end, flags, seconds.
+/// The table after TCP packets with one key, and the flows that ended. A packet is: whether the
+/// second end sent it, the TCP flags, the time in seconds.
 fn tcp(time_outs: TimeOuts, packets: &[(bool, u8, i64)]) -> (FlowTable, Vec<(Flow, FlowEnd)>) {
     let mut table = FlowTable::new(10, time_outs, known(1));
     let mut ended = Vec::new();

@@ -102,7 +102,7 @@ fn a_window_agrees_with_a_list() {
     }
 }
 
-/// Flows without room count in the sum, and a large flow has a place in the next second at the
+/// Flows without room count in the total, and a large flow has a place in the next second at the
 /// latest.
 #[test]
 fn a_flood_takes_no_more_memory() {
