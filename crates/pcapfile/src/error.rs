@@ -63,8 +63,8 @@ pub enum Blame {
 }
 
 impl ReadError {
-    /// Whether the file is at fault (damaged, unsupported, not a capture), and not the system that
-    /// reads it.
+    /// Whether the content of the file is the cause of the error (damaged, unsupported, not a
+    /// capture). False if the system cannot open or read the file.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         !matches!(self, Self::Open { .. } | Self::Io { .. })
@@ -95,7 +95,7 @@ pub enum WriteError {
     #[error("the file may end inside a record since an earlier write failed")]
     Failed,
     /// A packet exceeds the captured length that readers accept for its interface, or an option is
-    /// too long, or all options of a block together are. Nothing was written.
+    /// too long, or a whole block is too long. Nothing was written.
     #[error("{what} of {bytes} bytes exceeds the limit of {limit}")]
     TooLong {
         /// The object that is too long, with its article: `a packet`.

@@ -29,7 +29,7 @@ impl SlidingBuffer {
         Self::with_bytes(BYTES_INITIAL)
     }
 
-    /// An empty buffer with an initial size of `bytes`.
+    /// An empty buffer with an initial size of `bytes`, but at least [`BYTES_MIN`].
     pub(super) fn with_bytes(bytes: usize) -> Self {
         Self {
             bytes: vec![0; bytes.max(BYTES_MIN)],
@@ -40,7 +40,7 @@ impl SlidingBuffer {
     }
 
     /// The memory up to the end of the unread bytes. Ranges and offsets of lent records count from
-    /// its start.
+    /// the start of this memory.
     pub(super) fn memory(&self) -> &[u8] {
         &self.bytes[..self.end]
     }
@@ -67,7 +67,7 @@ impl SlidingBuffer {
         self.start += size;
     }
 
-    /// Moves the unread bytes to the front and lets `read` append to them. Returns the number of
+    /// Moves the unread bytes to the front and lets `read` append bytes. Returns the number of
     /// appended bytes.
     ///
     /// `need` is the number of unread bytes for which the caller waits. The memory grows towards

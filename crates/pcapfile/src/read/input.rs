@@ -11,8 +11,9 @@ use zstd::stream::read::Decoder as ZstdDecoder;
 use crate::Compression;
 
 /// Number of compressed bytes that are read from the input stream at a time. One call of
-/// [`DecompressedInput::read`] decompresses all data without content, such as empty gzip members.
-/// Only the input stream can stop this earlier: it is asked again after each such number of bytes.
+/// [`DecompressedInput::read`] goes on over compressed data without content, such as empty gzip
+/// members. Only the input stream can end such a call early. The call reads from the input stream
+/// again after each [`COMPRESSED_BYTES`].
 const COMPRESSED_BYTES: usize = 32 << 10;
 
 /// Number of first bytes that identify the compression.

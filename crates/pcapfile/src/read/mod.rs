@@ -1,5 +1,5 @@
-//! Reads capture files. Each file of this folder has one part: the compressed input, the buffer,
-//! the two formats, and the reader that joins them.
+//! Reads capture files. Each file of this folder has one part, for example the compressed input,
+//! the buffer, one of the two formats, or the reader that joins them.
 
 mod buffer;
 mod identify;
@@ -50,7 +50,7 @@ struct ParseFault {
 }
 
 impl ParseFault {
-    /// Damage of the record or block that starts here.
+    /// Damage of the record or block at the start of the parsed bytes.
     fn damage(message: impl Into<String>) -> Self {
         Self {
             at: 0,

@@ -2,9 +2,9 @@
 //!
 //! Block and option numbers are those of
 //! [draft-ietf-opsawg-pcapng](https://datatracker.ietf.org/doc/draft-ietf-opsawg-pcapng/), sections
-//! 3.5 and 4. The parser refuses the files that libpcap 1.10 refuses, with exceptions. A file may
-//! have no interface. Interfaces may differ in link type and snap length, and sections in byte
-//! order.
+//! 3.5 and 4. The parser refuses the files that libpcap 1.10 refuses, with three exceptions. The
+//! parser accepts files without an interface, interfaces that differ in link type or snap length,
+//! and sections that differ in byte order.
 
 use retroscope_packet::LinkType;
 
@@ -251,8 +251,8 @@ impl PcapNgParser {
         })
     }
 
-    /// Parses an enhanced packet block, or the obsolete packet block, which differs only in its
-    /// first 4 bytes.
+    /// Parses an enhanced packet block or an obsolete packet block. The fields before the options
+    /// differ only in the first 4 bytes of the body.
     #[inline]
     fn timed_packet(&self, body: &[u8], is_enhanced: bool) -> Result<RecordMeta, ParseFault> {
         if body.len() < 20 {
@@ -336,8 +336,9 @@ fn check_captured(captured_len: u32, snaplen: u32, room: usize) -> Result<(), Pa
     Err(ParseFault::damage(wrong))
 }
 
-/// The flags and the ID among a packet's options; of several, the first. An option that is
-/// truncated ends the search without an error, because the packet itself is sound.
+/// The flags and the ID among a packet's options. If an option occurs several times, its first
+/// value of the right length counts. An option that is truncated ends the search without an error,
+/// because the packet itself is sound.
 fn flags_and_id(bytes: &[u8], order: ByteOrder) -> (Option<u32>, Option<u64>) {
     let (mut flags, mut id) = (None, None);
     for (code, value) in (OptionIter { bytes, order }).map_while(Result::ok) {

@@ -23,8 +23,8 @@ use crate::{Compression, FileFormat, FileInterface, ReadError, block::SECTION_HE
 /// Maximum number of records in a burst.
 const BURST_RECORDS_MAX: usize = 256;
 
-/// Maximum number of bytes of capture data in which [`CaptureReader::new`] searches for a packet
-/// once it knows an interface.
+/// [`CaptureReader::new`] stops its search for a packet at this offset in the capture data, bytes,
+/// if an interface is known by then.
 const LOOK_BYTES: u64 = 1 << 20;
 
 /// Reads a capture file of either format, compressed or not, from any stream.
@@ -34,10 +34,11 @@ const LOOK_BYTES: u64 = 1 << 20;
 /// nothing per record.
 ///
 /// The reader takes half a MiB of memory, or as much as the largest record or block that it has
-/// read, if that is more. A claimed length costs no memory before its bytes arrive. After that it
-/// costs at most 16 MiB (128 MiB for D-Bus, whose messages are that long). A decompressor adds its
-/// window, for zstd up to 128 MiB if the file requests it. An interface takes some hundred bytes,
-/// and the bytes of its name and description that [`TextAllowance`] permits.
+/// read, if that is more. If a record claims a large length, memory grows only as its bytes arrive,
+/// to about 16 MiB at most. For D-Bus, whose messages may be longer, the maximum is about 128 MiB.
+/// A decompressor adds its window, for zstd up to 128 MiB if the file requests it. An interface
+/// takes some hundred bytes, and the bytes of its name and description that [`TextAllowance`]
+/// permits.
 #[derive(Debug)]
 pub struct CaptureReader<R: Read> {
     input: DecompressedInput<R>,
@@ -82,12 +83,13 @@ impl CaptureReader<Box<dyn Read + Send>> {
 
 impl<R: Read> CaptureReader<R> {
     /// Detects compression and format, and reads on to the first packet, so that the first
-    /// interfaces are known. If no packet follows the first interface, it reads for at most a MiB.
-    /// `inner` needs no buffer.
+    /// interfaces are known. If an interface is known but no packet is found, the search ends after
+    /// the first MiB of capture data. `inner` needs no buffer.
     ///
     /// # Errors
-    /// [`ReadError`] if no interface is found before the file turns out to be damaged or not a
-    /// capture. [`CaptureReader::fill`] returns errors after that point.
+    /// [`ReadError`] if no interface is found before the stream fails, or before the file turns out
+    /// to be damaged or not a capture. If an interface is found first, [`CaptureReader::fill`]
+    /// returns the error.
     pub fn new(inner: R) -> Result<Self, ReadError> {
         Self::with_texts(inner, TextAllowance::default())
     }
@@ -105,8 +107,8 @@ impl<R: Read> CaptureReader<R> {
         )
     }
 
-    /// As [`CaptureReader::new`], with an allowance for the names of interfaces that is shared with
-    /// other readers.
+    /// As [`CaptureReader::new`], with an allowance for the names and descriptions of interfaces
+    /// that other readers may share.
     ///
     /// # Errors
     /// As [`CaptureReader::new`].
@@ -157,9 +159,10 @@ impl<R: Read> CaptureReader<R> {
         self.format
     }
 
-    /// The interfaces found so far, of all sections, in file order. The list grows only inside
-    /// [`CaptureReader::fill`], [`CaptureReader::poll`] and [`CaptureReader::next`], to at most
-    /// 65,536. A pcap file has one interface; a pcapng file without packets may have no interface.
+    /// The interfaces found so far, of all sections, in file order. After [`CaptureReader::new`]
+    /// the list grows only inside [`CaptureReader::fill`], [`CaptureReader::poll`] and
+    /// [`CaptureReader::next`], to at most 65,536. A pcap file has one interface; a pcapng file
+    /// without packets may have no interface.
     pub fn interfaces(&self) -> &[FileInterface] {
         &self.interfaces
     }
@@ -205,8 +208,9 @@ impl<R: Read> CaptureReader<R> {
         Ok(Some(self.lent))
     }
 
-    /// Whether some name or description of an interface is truncated. It was longer than
-    /// [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX), or the allowance was used up.
+    /// Whether some name or description of an interface is truncated or missing, because it was
+    /// longer than [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX), or because too little of the
+    /// allowance was left.
     pub fn are_texts_cut(&self) -> bool {
         match &self.parser {
             FormatParser::Pcap(_) => false,
@@ -224,7 +228,8 @@ impl<R: Read> CaptureReader<R> {
         &self.records[..self.lent]
     }
 
-    /// The next record. `None` at the end of the file. After a `fill`, its burst comes first.
+    /// The next record. `None` at the end of the file. After a call of [`CaptureReader::fill`],
+    /// `next` returns the records of the lent burst first.
     ///
     /// # Errors
     /// As [`CaptureReader::fill`].
@@ -496,7 +501,8 @@ mod tests {
         let plain = writer.finish().unwrap();
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         std::io::Write::write_all(&mut gzip, &plain).unwrap();
-        // Two frames, because a frame is decompressed as a whole.
+        // Two frames, because the decoder returns nothing of a frame of this size before the frame
+        // is complete.
         let pack = |bytes: &[u8]| zstd::stream::encode_all(bytes, 1).unwrap();
         let first = pack(&plain[..5000]);
         let zstd = [&first[..], &pack(&plain[5000..])].concat();

@@ -24,8 +24,8 @@ pub struct RecordMeta {
 /// A lent record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CaptureRecord<'r> {
-    /// Its descriptor.
+    /// The descriptor of the record.
     pub meta: RecordMeta,
-    /// Its captured bytes.
+    /// The captured bytes of the record.
     pub data: &'r [u8],
 }

@@ -1,4 +1,4 @@
-//! Bounds the memory for texts of a file.
+//! Bounds the memory for the names and descriptions of a file's interfaces.
 //!
 //! A capture file may describe 65,536 interfaces with options of 64 KiB each, and compress to
 //! almost nothing. The names and descriptions of interfaces are only for people. So each text is
@@ -12,7 +12,8 @@ use std::sync::{
 /// Maximum length of the name and of the description of an interface, bytes. A longer text is cut
 /// between characters, and ends in `…`.
 pub const TEXT_BYTES_MAX: usize = 256;
-/// Maximum length of all these texts together, bytes, for all readers that share an allowance.
+/// Maximum length of all kept names and descriptions together, bytes, for all readers that share an
+/// allowance.
 pub const TEXTS_BYTES_MAX: usize = 8 << 20;
 
 /// The memory that readers may use for the names and descriptions of interfaces. Clones share the

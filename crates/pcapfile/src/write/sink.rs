@@ -4,7 +4,7 @@ use std::io::Write;
 
 use crate::WriteError;
 
-/// Counts the written bytes, and accepts nothing after a failure, because the stream then ends
+/// Counts the written bytes, and accepts nothing after a failure, because the stream may then end
 /// inside a record.
 #[derive(Debug)]
 pub(super) struct CountingSink<W> {
