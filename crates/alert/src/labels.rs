@@ -5,7 +5,7 @@
 //! placeholder determines which part of the label's value is used.
 //!
 //! Values come from strangers. Each value is parsed as the type that its placeholder needs, and the
-//! result is formatted again: no text of a value ever becomes part of an expression.
+//! result is formatted again: no text of a value is copied into an expression.
 
 use std::{net::IpAddr, net::Ipv4Addr, net::Ipv6Addr, ops::Range};
 
@@ -24,7 +24,8 @@ pub struct LabelTemplate {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Placeholder {
-    /// The range of the text that the value replaces.
+    /// The range of the template's text that is replaced: by `$iface` for an interface, else by the
+    /// value.
     span: Range<usize>,
     label: String,
     kind: PlaceholderKind,

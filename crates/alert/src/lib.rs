@@ -2,7 +2,7 @@
 //!
 //! Pure: bytes go in, facts come out. No files, no sockets, no threads, no clock. [`LineSplitter`]
 //! splits a stream into lines, and continues after a torn line. [`read`] parses a line into an
-//! [`Alert`]. A fact that the line does not contain is `None`, never a guess.
+//! [`Alert`]. An optional fact that the line does not contain is `None`.
 //!
 //! Suricata can add the frame to an alert (`packet`) if the user enables this. The frame is
 //! ignored. [`LabelTemplate`] is for alerts that consist of labels, such as those of Prometheus.
@@ -31,32 +31,33 @@ pub struct Alert {
     /// in whole microseconds.
     pub time_ns: i64,
     /// Stamp of the first packet of the flow, ns since the epoch, in whole microseconds. `None` if
-    /// the line does not contain it, or if it is after `time_ns`.
+    /// the line has no valid stamp of this packet, or if this stamp is after `time_ns`.
     pub start_ns: Option<i64>,
-    /// The ends of the packet. `None` if the line does not contain them, for example because the
-    /// packet is not IP.
+    /// The ends of the packet, or of the connection of a Zeek notice. `None` if the line does not
+    /// contain the ends, for example because the packet is not IP.
     pub tuple: Option<Tuple>,
     /// If a Zeek notice has no tuple: its hosts, at most two. Otherwise empty.
     pub hosts: Vec<IpAddr>,
     /// If the packet is in a tunnel: the ends of the packet on the wire.
     pub tunnel: Option<Tuple>,
     /// VLAN identifiers, outer to inner. In a tunnel the identifiers of the outer packet come
-    /// before those of the inner packet. `None` if the line does not contain them.
+    /// before those of the inner packet. `None` if the line does not contain identifiers.
     pub vlan: Option<Vec<u16>>,
     /// The IDS's name of the interface that received the packet.
     pub in_iface: Option<String>,
-    /// Type and code of the ICMP packet.
+    /// Type and code of the ICMP packet. The code is 0 if the line has only a type.
     pub icmp: Option<Icmp>,
     /// The Community ID of the flow, with any seed.
     pub community_id: Option<String>,
-    /// A packet with this stamp was on the wire. `false` for packets that an IDS assembles itself
-    /// (from fragments, from a stream, at the time-out of a flow), and for Zeek notices.
+    /// A packet with the stamp `time_ns` was on the wire. `false` for packets that an IDS assembles
+    /// itself (from fragments, from a stream, at the time-out of a flow), and for Zeek notices.
     pub is_on_wire: bool,
     /// The fields that identify the alert.
     pub identity: Arc<AlertIdentity>,
 }
 
-/// The ends of a packet, in the direction of the packet.
+/// The ends of a packet, in the direction of the packet. For a Zeek notice: the ends of the
+/// connection, its originator first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tuple {
     /// Upper-layer protocol.
@@ -227,8 +228,8 @@ impl Tuple {
         }
     }
 
-    /// Adds the ports of a line. Only these protocols have ports, and lines about fragments have
-    /// zeros.
+    /// Adds the ports of a line. Only TCP, UDP and SCTP have ports, and lines about fragments have
+    /// zeros instead of ports.
     fn with_ports(mut self, src: Option<u16>, dst: Option<u16>) -> Self {
         let has_ports = matches!(self.proto, proto::TCP | proto::UDP | proto::SCTP);
         let ports = src.zip(dst).filter(|ports| has_ports && *ports != (0, 0));
@@ -239,7 +240,8 @@ impl Tuple {
 
 impl Alert {
     /// Whether the Community ID is that of the tuple with seed 0. `None` if one of the two is
-    /// unknown, or if there are no ports: an ICMP error belongs to the flow that it reports.
+    /// unknown, or if the tuple has no ports. An alert about an ICMP error, for example, may have
+    /// the ID of the flow that the error reports.
     #[must_use]
     pub fn has_community_id_of_tuple(&self) -> Option<bool> {
         let (tuple, id) = (self.tuple?, self.community_id.as_ref()?);

@@ -4,7 +4,8 @@
 /// kilobytes.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// Splits a stream of bytes into lines. It keeps the first part of a line until the line ends.
+/// Splits a stream of bytes into lines. The splitter keeps the first part of a line until the line
+/// ends, or until the line is too long.
 #[derive(Debug, Default)]
 pub struct LineSplitter {
     rest: Vec<u8>,

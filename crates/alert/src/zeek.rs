@@ -1,5 +1,5 @@
-//! Zeek's notices: `notice.log` in JSON. Only notices about a connection have `uid` and `id.*`;
-//! most other notices have `src`, `dst` and `p`.
+//! Zeek's notices: `notice.log` in JSON. Only notices about a connection have `uid` and `id.*`.
+//! Other notices may have `src`, `dst` and `p`.
 
 use std::{borrow::Cow, net::IpAddr, sync::Arc};
 
@@ -127,8 +127,9 @@ fn alert(line: ZeekLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     })
 }
 
-/// A time in whole microseconds, as ns since the epoch. A number of seconds with more digits is
-/// rounded, because a floating-point number of seconds is exact to a quarter of a microsecond.
+/// A time in whole microseconds, as ns since the epoch. A number of seconds with more than six
+/// decimal digits is rounded to the nearest microsecond, because a floating-point number of seconds
+/// is exact to a quarter of a microsecond.
 fn micros_of(text: &str) -> Option<i64> {
     match text.split_once('.') {
         Some((_, fraction))

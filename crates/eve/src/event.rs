@@ -4,11 +4,12 @@ use serde::Serialize;
 
 use crate::text::{put, put_stamp};
 
-/// Appends the line of an event, with `"event_type":"retroscope"` and the time in nanoseconds since
-/// the UNIX epoch.
+/// Appends the line of an event, with `"event_type":"retroscope"`. `time_ns` is nanoseconds since
+/// the UNIX epoch; the line has the time in whole microseconds.
 ///
 /// The object under `retroscope` is `body`, whose `kind` names the event, for example `triggered`,
-/// `finished` or `notice`. No top-level key has another meaning in EVE.
+/// `finished` or `notice`. The keys `timestamp` and `event_type` have the meaning that EVE gives
+/// them.
 ///
 /// # Errors
 /// If the body cannot be written as JSON. Then nothing is appended.

@@ -29,11 +29,11 @@ const FLAGS: [(u8, &str); 8] = [
 /// Hashes keys for the identifiers of flows, equally in every run.
 static IDS: LazyLock<Secret> = LazyLock::new(|| Secret::from_words(|n| mixed(n as u64 + 1)));
 
-/// The facts of a line that its flow does not contain.
+/// The facts in the line of a flow that the [`EndedFlow`] does not contain.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FlowContext<'a> {
-    /// Name of the interface that received the flow. `None` if the name is unknown, or if the flow
-    /// is from a file.
+    /// Name of the interface that received the flow. `None` if the name is unknown, for example
+    /// because the flow is from a file.
     pub interface: Option<&'a str>,
     /// Seed of the Community ID. Tools whose IDs should agree need the same seed, usually 0.
     pub community_id_seed: u16,
@@ -43,7 +43,7 @@ pub struct FlowContext<'a> {
 /// `false` and appends nothing.
 ///
 /// `src` is the client: see [`Flow::server`]. `reason` is the closest reason that EVE has;
-/// `retroscope.end` is the exact reason. A TCP flow without a SYN has no `tcp.state`.
+/// `retroscope.end` is the exact reason. A TCP flow in [`TcpState::None`] has no `tcp.state`.
 pub fn flow(out: &mut Vec<u8>, ended: &EndedFlow, about: &FlowContext<'_>) -> bool {
     let flow = &ended.flow;
     let key = flow.key();

@@ -3,7 +3,7 @@
 
 use crate::text::{put, put_number};
 
-/// Names by number. A number without a name has `Any`.
+/// Names by number, 0 to 143. A number in this range without a name has `Any`.
 #[rustfmt::skip]
 const NAMES: [&str; 144] = [
     "HOPOPT", "ICMP", "IGMP", "GGP", "IP-in-IP", "ST", "TCP", "CBT", "EGP", "IGP",
@@ -23,14 +23,14 @@ const NAMES: [&str; 144] = [
     "Shim6", "WESP", "ROHC", "Ethernet",
 ];
 
-/// The name of a protocol by its number.
+/// The name of a protocol by its number. `None` for numbers from 144 on.
 #[must_use]
 pub fn proto_name(proto: u8) -> Option<&'static str> {
     NAMES.get(usize::from(proto)).copied()
 }
 
 /// The number of a protocol, from its name in any case, or from the number as text. The inverse of
-/// [`proto_name`], except that no number has the name `Any`.
+/// [`proto_name`], except that the name `Any` gives `None`.
 #[must_use]
 pub fn proto_number(name: &str) -> Option<u8> {
     let known = NAMES
@@ -39,7 +39,8 @@ pub fn proto_number(name: &str) -> Option<u8> {
     known.map_or_else(|| name.parse().ok(), |number| u8::try_from(number).ok())
 }
 
-/// Writes the name, or the number, which has three digits.
+/// Writes the name of a protocol, or the number of a protocol without a name. A number without a
+/// name has three digits.
 pub(crate) fn put_proto(out: &mut Vec<u8>, proto: u8) {
     match proto_name(proto) {
         Some(name) => put(out, name),

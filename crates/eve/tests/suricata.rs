@@ -26,7 +26,7 @@ type Counts = [u64; 2];
 #[derive(Debug, Clone)]
 struct Line {
     start: String,
-    /// Client and server: address, and port if there is one.
+    /// Client and server, each with its address, and with its port if the line has a port.
     ends: [(String, Option<u64>); 2],
     /// Packets and bytes that the client and the server sent.
     sent: [Counts; 2],
@@ -64,11 +64,12 @@ fn read_line(text: &str) -> (Key, Line) {
     ((regular.unwrap_or(id), line["vlan"].to_string()), read)
 }
 
-/// The Community ID according to the specification, if `id` is Suricata's other ID.
+/// The Community ID according to the specification, if `id` differs from it in one of Suricata's
+/// ways. Otherwise `None`.
 ///
-/// Suricata also hashes ports of protocols without ports: these are 0, or the low half of ESP's
-/// security parameters index. For an ICMPv6 message without a reply it hashes the type and 0
-/// instead of type and code, with the smaller address first.
+/// Suricata also hashes two ports for protocols without ports. Both are 0, or the first is the low
+/// half of ESP's security parameters index. For an ICMPv6 message without a reply Suricata hashes
+/// the type and 0 instead of type and code, with the smaller address first.
 fn regular_id(line: &Value, id: &str) -> Option<String> {
     let byte = |name: &str| u8::try_from(line[name].as_u64()?).ok();
     let [src, dst] = ["src_ip", "dest_ip"].map(|name| line[name].as_str().unwrap());
@@ -106,7 +107,7 @@ fn regular_id(line: &Value, id: &str) -> Option<String> {
 struct Packets {
     /// Community IDs of the packets' outer headers.
     outside: HashSet<String>,
-    /// Pairs of addresses between which fragments were sent, the smaller address first.
+    /// Pairs of addresses between which fragments were sent, sorted as text.
     fragments: HashSet<[String; 2]>,
     /// ICMP errors, by the Community ID of the packet that they report.
     errors: HashMap<String, Counts>,
@@ -114,7 +115,7 @@ struct Packets {
     is_damaged: bool,
 }
 
-/// Both addresses. Suricata writes IPv6 addresses in full, and so do we.
+/// Both addresses, sorted as text. Suricata writes IPv6 addresses in full, and so do our lines.
 fn pair(ends: &[(String, Option<u64>); 2]) -> [String; 2] {
     let mut pair = [ends[0].0.clone(), ends[1].0.clone()];
     pair.sort();
@@ -176,7 +177,7 @@ fn total(lines: &[Line]) -> Counts {
 }
 
 /// The class of a line of Suricata; empty if the difference is not explained. `theirs` and `ours`
-/// are all lines with its key.
+/// are all lines of Suricata and all our lines with the key of this line.
 fn class(
     line: &Line,
     key: &Key,

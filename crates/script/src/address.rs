@@ -1,4 +1,5 @@
-//! Addresses and networks for scripts: conversion between text and the words in slots.
+//! Addresses and networks for scripts: conversion between text and the 32-bit words in which Lua
+//! gets addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

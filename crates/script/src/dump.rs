@@ -17,8 +17,8 @@ pub struct LuaPredicate(pub(crate) Function);
 /// The result of a dump function for a trigger packet.
 ///
 /// A dump function returns a predicate `function(pkt) … end`, the text of a dump expression, or nil
-/// or false for no dump. After a predicate it may return a name. By an equal name the script
-/// promises that two predicates match the same packets.
+/// or false for no dump. After a predicate it may return a name. If two predicates have the same
+/// name, the script promises that they match the same packets.
 #[derive(Debug, PartialEq)]
 pub enum DerivedDump {
     /// This packet starts no dump.
@@ -52,7 +52,7 @@ impl DerivedDump {
     }
 }
 
-/// A name without control characters, truncated to [`NAME_MAX`] bytes.
+/// A name truncated to [`NAME_MAX`] bytes. Spaces replace control characters.
 fn printable(name: &LuaString) -> String {
     let name = name.to_string_lossy();
     name[..name.floor_char_boundary(NAME_MAX)].replace(char::is_control, " ")

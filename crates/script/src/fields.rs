@@ -44,8 +44,8 @@ pub(crate) struct FieldError {
     pub(crate) at: Range<usize>,
 }
 
-/// Reads `struct { uint64_t packets; char name[16]; }`, with or without a name of the struct, or
-/// only the fields.
+/// Reads a declaration such as `struct { uint64_t packets; char name[16]; }`. The struct may have a
+/// name. `struct` may be missing, and then also the braces.
 pub(crate) fn read(text: &str) -> Result<Vec<StateField>, FieldError> {
     let mut words = Words { text, at: 0 };
     let is_struct = words.skip("struct");

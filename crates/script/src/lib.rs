@@ -42,8 +42,8 @@
 //! (`prelude.lua`). The sandbox is not meant for scripts of unknown authors: LuaJIT makes no such
 //! promise.
 //!
-//! This crate does **not** know the ring, the threads of the recorder, or clocks. It has one thread
-//! for each script, which limits the script's time (`watchdog.rs`).
+//! This crate does **not** know the ring, the threads of the recorder, or clocks. It starts one
+//! thread for each Lua state, which limits the time of calls into this state (`watchdog.rs`).
 
 mod address;
 mod dump;

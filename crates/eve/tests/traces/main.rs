@@ -33,7 +33,7 @@ fn shared() -> Option<PathBuf> {
     None
 }
 
-/// Every capture below a folder, in order of path.
+/// Every file below a folder except tables and notes (`tsv`, `md`), in order of path.
 fn captures(folder: &Path) -> Vec<PathBuf> {
     let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {
