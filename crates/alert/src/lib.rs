@@ -139,13 +139,14 @@ pub enum ParsedLine {
 /// The first bytes of known lines. After a torn line, another line may begin at these bytes.
 const STARTS: [&[u8]; 2] = [br#"{"timestamp""#, br#"{"ts""#];
 /// Bytes that an alert may keep of its line, because thousands of alerts wait in memory. Suricata
-/// lets a whole rule, and so its `msg`, have as many (`DETECT_MAX_RULE_SIZE`).
+/// allows the same number of bytes for a whole rule, which includes its `msg`
+/// (`DETECT_MAX_RULE_SIZE`).
 const KEPT_BYTES_MAX: usize = 8192;
 /// Each line of an alert contains one of these words.
 const WORDS: [&[u8]; 2] = [br#""alert""#, br#""note""#];
 
-/// Parses a line without its line feed. A line without a word that all alerts contain is not parsed
-/// as JSON, because most lines of an IDS are not alerts.
+/// Parses a line without its line feed. A line that contains neither `"alert"` nor `"note"` is not
+/// parsed as JSON, because most lines of an IDS are not alerts.
 #[must_use]
 pub fn read(line: &[u8]) -> ParsedLine {
     let line = line.trim_ascii();

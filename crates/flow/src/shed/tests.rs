@@ -492,7 +492,7 @@ fn directions_are_handed_over_and_taken_back() {
     told.sort_unstable();
     assert_eq!((is_kept, told), (true, both));
     assert_eq!(at(true, 7005, ACK, exempt), (true, take.clone()));
-    // A SYN also ends dropping in the engine, but the SYN may have passed the engine before
+    // The engine itself ends dropping at a SYN, but the SYN may have passed the engine before
     // dropping began. So the shedder takes the direction back.
     let (none, mut shedder) = (None, self::shedder(vec![cutoff], 10));
     shedder.set_hands_over(true);
