@@ -225,7 +225,7 @@ fn class_of_other(line: &Line, packets: &Packets) -> &'static str {
         // Unreachable, source quench, redirect, time exceeded, parameter problem: Suricata counts
         // these in the flow that they report.
         ("ICMP", Some(3 | 4 | 5 | 11 | 12)) => "only here: ICMP errors",
-        ("IGMP" | "GRE" | "IP-ENCAP", _) => "only here: a protocol without flows",
+        ("IGMP" | "GRE" | "IP-in-IP", _) => "only here: a protocol without flows",
         _ if packets.fragments.contains(&pair(&line.ends)) => "only here: fragments",
         _ if packets.is_damaged => "only here: cut packets",
         _ => "",

@@ -190,7 +190,7 @@ impl Facts {
         if missed > 0 || overrun > 0 {
             findings.push(Finding::warn(
                 CHECK_DROPS,
-                format!("the NIC has lost packets since it came up: {missed} for want of a buffer, {overrun} by overrun"),
+                format!("the NIC has lost packets since its driver made it: {missed} for want of a buffer, {overrun} by overrun"),
                 format!("larger receive ring: sudo ethtool -G {name} rx MAX, where ethtool -g {name} shows MAX"),
             ));
         }
@@ -198,7 +198,7 @@ impl Facts {
             findings.push(Finding::note(
                 CHECK_DROPS,
                 format!(
-                    "the kernel has dropped {} since it came up, also those that nobody wanted",
+                    "the kernel has dropped {} since its driver made it, also those that nobody wanted",
                     counted(dropped, "packet")
                 ),
                 format!("see whether the number grows while recording: ip -s link show {name}"),
@@ -206,7 +206,7 @@ impl Facts {
         }
         // An unknown `rx_dropped` is not 0, so it gives no finding.
         if findings.is_empty() && self.dropped == Some(0) {
-            let what = "neither NIC nor kernel have dropped a packet since it came up";
+            let what = "neither NIC nor kernel have dropped a packet since its driver made it";
             findings.push(Finding::ok(CHECK_DROPS, what));
         }
         findings
