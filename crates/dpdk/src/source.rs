@@ -57,9 +57,9 @@ impl DpdkSource {
         Ok(sentences)
     }
 
-    /// The kernel interface under a vdev. This function sets promiscuous mode, because DPDK's
-    /// drivers would set the interface's flag, which stays when the process is killed. libpcap sets
-    /// the mode by itself.
+    /// The kernel interface under a vdev. If promiscuous mode is configured, this function sets it,
+    /// because DPDK's drivers would set the interface's flag, which stays when the process is
+    /// killed. libpcap sets the mode by itself.
     fn lower(&self, device: &DpdkDevice) -> Result<Option<LowerDevice>, SourceError> {
         let Some(name) = device.value("iface").or(device.value("rx_iface")) else {
             return Ok(None);
@@ -120,15 +120,15 @@ fn taken_interfaces(device: &DpdkDevice, sys: &Path) -> io::Result<Vec<String>> 
     Ok(taken.map(str::to_owned).into_iter().collect())
 }
 
-/// Whether the device with this folder of sysfs(5) is left to user space programs, or has no
-/// driver. Then the device has no interface in any namespace.
+/// Returns `Ok` if the device with this folder of sysfs(5) has no driver, or a driver for programs
+/// in user space (VFIO, UIO). Then the device has no interface in any namespace.
 fn has_no_interface(folder: &Path) -> io::Result<()> {
     let driver = match fs::read_link(folder.join("driver")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         driver => driver?,
     };
     let driver = driver.file_name().unwrap_or_default().to_string_lossy();
-    // uio_pci_generic, igb_uio.
+    // `uio_pci_generic` and `igb_uio` are UIO drivers.
     if driver.contains("vfio") || driver.contains("uio") {
         return Ok(());
     }

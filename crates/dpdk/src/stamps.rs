@@ -1,5 +1,5 @@
-//! Converts a NIC's clock to the system's time. Other packets have the driver's stamp, or the
-//! system's time at their fetch.
+//! Converts the stamps of a NIC's clock to the system's time. Packets without a stamp of this clock
+//! get the driver's stamp, or the system's time at their fetch.
 //!
 //! A NIC's clock counts ticks of unknown length from an arbitrary start. The driver can read the
 //! clock. Two readings together with the system's clock give the length of a tick, and the last
@@ -13,8 +13,8 @@ const BASE_NS_MIN: i64 = 10_000_000;
 /// Time between two readings of the clocks, once the length of a tick is known.
 const CLOCK_READING_PERIOD_NS: i64 = 100_000_000;
 
-/// Largest age of the first reading relative to the last reading, so that the conversion follows a
-/// drifting clock.
+/// If a new reading is further than this from the first reading, the last reading replaces the
+/// first. So the conversion follows a drifting clock.
 const BASE_NS_MAX: i64 = 10_000_000_000;
 
 /// Both clocks at one moment.
@@ -54,8 +54,9 @@ impl DeviceClock {
         now_ns.abs_diff(self.last.time_ns) >= wait_ns.unsigned_abs()
     }
 
-    /// Adds a reading. Starts again from this reading if one of the clocks was set, or if the first
-    /// reading is less than [`BASE_NS_MIN`] ago.
+    /// Adds a reading. Starts again from this reading, and keeps the known length of a tick, if the
+    /// first reading is less than [`BASE_NS_MIN`] ago. Does so too if a clock seems to be set: the
+    /// ticks do not grow, or the length of a tick changes by more than 1 %.
     pub(super) fn read(&mut self, reading: DeviceClockReading) {
         let passed_ns = reading.time_ns.saturating_sub(self.first.time_ns);
         let ticks = reading.ticks.wrapping_sub(self.first.ticks).cast_signed();
@@ -94,8 +95,8 @@ mod tests {
 
     const START_NS: i64 = 1_700_000_000_000_000_000;
 
-    /// A clock of 156.25 MHz that starts shortly before its wrap-around, and the system's clock at
-    /// the same moment.
+    /// A reading `after_ns` ns after the start. The device's clock has 156.25 MHz and starts
+    /// shortly before its wrap-around.
     fn reading(after_ns: i64) -> DeviceClockReading {
         let ticks = u128::from(after_ns.unsigned_abs()) * 15_625 / 100_000;
         DeviceClockReading {

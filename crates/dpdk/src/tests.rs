@@ -66,8 +66,9 @@ fn take(queue: &mut dyn Queue, taken: &mut Taken) {
     }
 }
 
-/// Stops all queues of a device, takes the rest, and checks the ledger to the packet. Returns the
-/// frames by queue, the received and the lost packets.
+/// Stops all queues of a device, takes the remaining packets, and checks that the received packets
+/// are the lent and the lost packets. Returns the lent frames of each queue, and the numbers of
+/// received and of lost packets.
 fn drain(queues: &mut [Box<dyn Queue>]) -> (Vec<Taken>, u64, u64) {
     queues.iter_mut().for_each(|queue| queue.stop());
     let mut taken: Vec<Taken> = queues.iter().map(|_| Vec::new()).collect();
@@ -127,7 +128,8 @@ fn frames_of_one_or_many_buffers_come_as_they_were() {
     assert!(taken[0] == sent);
 }
 
-/// Packets that wait when the queue is stopped are delivered, however late the next call.
+/// Packets that wait when the queue is stopped are delivered, however late the next call of
+/// [`Queue::next`] is.
 #[test]
 fn a_stopped_queue_waits_for_whoever_is_slow_to_ask() {
     let mut queues = open("net_ring21", 1);
@@ -147,7 +149,8 @@ fn a_stopped_queue_waits_for_whoever_is_slow_to_ask() {
 #[test]
 fn a_device_that_cannot_be_opened_is_in_nobodys_way() {
     let greedy = DpdkConfig {
-        // The largest possible buffers in every queue: more than the memory of the environment.
+        // The largest possible number of buffers for every queue needs more than the memory of the
+        // environment.
         buffer_bytes: Some(1 << 40),
         ..config("net_ring20")
     };

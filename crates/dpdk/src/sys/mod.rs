@@ -2,7 +2,7 @@
 //!
 //! This module has all `unsafe` code of the engine. A process has one environment: [`start`]
 //! returns the only [`Environment`], and functions that need the environment take a reference to
-//! this value. `port` opens and closes ports.
+//! this value, or a value that holds such a reference. `port` opens and closes ports.
 //!
 //! # Threads
 //! DPDK's functions for ports must not run in parallel for one port ("Ethernet device API" in
@@ -85,7 +85,7 @@ pub(super) struct PortCounters {
     pub(super) missed: u64,
     /// Damaged packets: `ierrors`.
     pub(super) refused: u64,
-    /// Packets lost because no buffer was free: `rx_nombuf`.
+    /// Packets for which the driver got no buffer: `rx_nombuf`.
     pub(super) no_buffer: u64,
 }
 
@@ -130,7 +130,7 @@ pub(super) struct RawFrame {
     offset: u32,
     /// Bytes of all segments, according to the driver.
     pub(super) bytes: u32,
-    /// The tag that the device removed.
+    /// Tag control information of the VLAN tag that the device removed.
     pub(super) tci: u16,
     pub(super) is_tagged: bool,
     pub(super) is_stamped: bool,
@@ -249,7 +249,8 @@ pub(super) fn start(arguments: &[String], keep_quiet: bool) -> io::Result<Enviro
     // SAFETY: `list` has `count` strings that end with NUL, then a null pointer, and none is ever
     // freed.
     check(unsafe { rsd_start(count, list.as_mut_ptr(), keep_quiet) })?;
-    // SAFETY: `end` may be called at any time. If atexit has no room for `end`, folders remain.
+    // SAFETY: `end` may be called at any time. If atexit has no room for `end`, the process ends
+    // without a clean-up.
     unsafe { libc::atexit(end) };
     Ok(Environment(()))
 }
@@ -299,7 +300,8 @@ unsafe extern "C" fn run_work(argument: *mut c_void) {
     work();
 }
 
-/// Receives from queues of a port, and lends the packets until the next call.
+/// Receives from queues of a port, and lends the packets until the next [`MbufBurst::receive`] or
+/// [`MbufBurst::free`].
 #[derive(Debug)]
 pub(super) struct MbufBurst {
     // A buffer for each of `count` frames.
@@ -405,8 +407,8 @@ impl MbufBurst {
     }
 
     /// Copies frame `index` to offset `to` of [`Self::memory`], at most `room` bytes. Returns the
-    /// number of copied bytes. Panics unless the frame exists, and `room` bytes at `to` are in the
-    /// private room.
+    /// number of copied bytes. Panics unless the frame exists, and the `room` bytes at `to` are in
+    /// the pool's memory after the buffers.
     pub(super) fn gather(&mut self, index: usize, to: usize, room: u32) -> u32 {
         assert!(index < self.count && to >= self.own_at);
         assert!(

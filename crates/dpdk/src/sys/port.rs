@@ -36,7 +36,7 @@ impl PortsLock {
     }
 }
 
-/// Number of open ports.
+/// Number of ports that are open or being opened.
 pub(super) static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 impl Environment {
@@ -120,8 +120,9 @@ impl PortBuilder {
         port
     }
 
-    /// Makes a pool of `count` buffers with `room` bytes each for data, followed by `own_bytes`.
-    /// `packed`: the buffers may cross page boundaries, because no device accesses the buffers.
+    /// Makes a pool of `count` buffers with `room` bytes each for data, followed by `own_bytes`
+    /// bytes for the receiver of the packets. `packed`: the buffers may cross page boundaries,
+    /// because no device accesses the buffers.
     pub(crate) fn pool(
         &mut self,
         name: &str,

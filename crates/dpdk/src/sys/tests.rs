@@ -8,7 +8,7 @@ use super::*;
 pub(crate) struct Shape {
     /// Bytes that the packet's head claims in addition to the existing bytes.
     pub(crate) more: u32,
-    /// Bytes of a buffer, at most 2048.
+    /// Bytes of the packet that go into each buffer, 1 to 2048. The last buffer gets the rest.
     pub(crate) segment: u16,
     pub(crate) tci: u16,
     pub(crate) is_tagged: bool,
