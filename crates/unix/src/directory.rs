@@ -15,8 +15,8 @@ use rustix::{
 
 use crate::{Owner, location::PathWalk};
 
-/// The directories that [`make_directories`] made, kept open. If another user renames a directory,
-/// no other directory is given away instead.
+/// The directories that [`make_directories`] or [`make_directory`] made, kept open. If another user
+/// renames a directory, no other directory is given away instead.
 #[derive(Debug)]
 pub struct NewDirectories {
     walk: PathWalk,
@@ -67,7 +67,7 @@ fn make_missing(path: &Path, mode: u32, with_parents: bool) -> io::Result<NewDir
 }
 
 impl NewDirectories {
-    /// Whether all directories were there before.
+    /// Whether the call made no directory.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.made.is_empty()
@@ -176,7 +176,8 @@ mod tests {
         }
     }
 
-    /// The new directory becomes a link before it is given away.
+    /// Before the new directory is given away, another user renames it and puts a link in its
+    /// place.
     #[test]
     fn what_is_swapped_in_is_not_given_away() {
         let Some(theirs) = theirs() else { return };

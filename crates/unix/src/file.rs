@@ -57,7 +57,8 @@ pub fn open_to_append(path: &Path, mode: u32, (uid, gid): Owner) -> io::Result<F
     }
 }
 
-/// Root refuses a file that may have a second name, where another user can make names.
+/// In a directory where another user can make names, root refuses a file that may have a second
+/// name.
 fn check_name(location: &FileLocation, file: impl AsFd) -> io::Result<()> {
     let opened = fstat(file)?;
     let is_file = FileType::from_raw_mode(opened.st_mode) == FileType::RegularFile;
@@ -143,8 +144,8 @@ mod tests {
         assert_eq!((found.uid(), found.gid()), (THEIR_UID, THEIR_UID));
     }
 
-    /// The user has replaced the file, or its directory, by a link; or the name is a second one of
-    /// another file.
+    /// Another user has replaced the file, or its directory, by a link. Or the name is a second
+    /// name (hard link) of another file.
     #[test]
     fn nothing_that_another_user_names_is_appended_to() {
         let Some(theirs) = theirs() else { return };

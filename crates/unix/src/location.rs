@@ -94,10 +94,11 @@ impl PathWalk {
         Ok(())
     }
 
-    /// Goes into the directory of this name, or follows the link that it is.
+    /// Goes into the directory of this name. If the name is a symbolic link, follows the link.
     ///
     /// # Errors
-    /// `NOENT`: there is nothing of this name. `NOTDIR`: it is something else.
+    /// `NOENT`: nothing has this name. `NOTDIR`: a file that is neither a directory nor a link has
+    /// the name. Other errors of the system also pass through.
     pub(crate) fn enter(&mut self, name: &OsStr) -> Result<(), Errno> {
         // Only with O_DIRECTORY does O_PATH mount what autofs(5) mounts on demand.
         match openat(&self.at, name, LOOK | OFlags::DIRECTORY, Mode::empty()) {
@@ -159,7 +160,8 @@ fn may_be_foreign(link: &Stat, directory: &Stat) -> bool {
     is_shared(directory) && !is_own
 }
 
-/// Whether another user can make, rename and remove names in a directory. Always `false` if this
+/// Whether another user can write to a directory: make names there, and rename or remove names. In
+/// a sticky directory these may be only the names of that user's files. Always `false` if this
 /// process is not root. The bits of the group include all users whom an access control list lets
 /// write: acl(5).
 pub(crate) fn is_shared(directory: &Stat) -> bool {

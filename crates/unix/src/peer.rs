@@ -23,10 +23,10 @@ pub struct Peer {
 impl Peer {
     /// The client of `stream` if it is root, runs as this user, or belongs to the group `gid`.
     ///
-    /// The mode of the socket's file says the same; this check holds if somebody changes the mode.
-    /// This check asks the kernel through the socket, because with `ProtectProc=invisible`
-    /// (systemd.exec(5)) `/proc` does not show the client to this process. Any thread may call this
-    /// function.
+    /// The mode of the socket's file already keeps out most other users. This check holds even if
+    /// somebody changes the mode. This check asks the kernel through the socket, because with
+    /// `ProtectProc=invisible` (systemd.exec(5)) `/proc` does not show the client to this process.
+    /// Any thread may call this function.
     #[must_use]
     pub fn of(stream: impl AsFd, gid: u32) -> Option<Self> {
         let peer = socket_peercred(&stream).ok()?;
@@ -79,8 +79,8 @@ mod tests {
 
     use super::*;
 
-    /// Calls `found` for a client with these groups. A separate thread is the client, because
-    /// groups belong to threads.
+    /// Calls `found` for a client with this user and these groups. A separate thread is the client,
+    /// because groups belong to threads.
     fn with_client<T: Send>(
         (uid, gid, groups): (u32, u32, &[u32]),
         found: impl Fn(&UnixStream) -> T + Sync,

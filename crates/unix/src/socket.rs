@@ -57,7 +57,7 @@ pub trait Bind: Sized {
     /// Connects to a socket of this kind.
     ///
     /// # Errors
-    /// `ConnectionRefused`: no program has it open.
+    /// `ConnectionRefused`: no program has the socket open.
     fn connect(path: &Path) -> io::Result<()>;
 }
 
@@ -90,7 +90,8 @@ pub struct BoundSocket<S> {
     pub file: SocketFile,
 }
 
-/// The file of a socket. Dropping it removes the file, unless another one has its name by then.
+/// The file of a socket. Dropping this value removes the file, unless another file has the name by
+/// then.
 #[derive(Debug)]
 pub struct SocketFile {
     location: FileLocation,
@@ -205,8 +206,9 @@ impl<'p> Staging<'p> {
         Ok((socket, made))
     }
 
-    /// Removes the socket of a program that was killed. Any other file shows that the directory
-    /// is not a staging directory.
+    /// Removes the socket's name in the staging directory: of a killed program's socket, or, when
+    /// the staging directory is dropped, of the new socket. If a file other than a socket has this
+    /// name, the directory is not a staging directory.
     fn clear(&self) -> io::Result<()> {
         let name = &self.location.name;
         match statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -332,8 +334,8 @@ mod tests {
         assert!(refused.contains("another program listens"), "{refused}");
     }
 
-    /// Several programs find a socket without a listener. One replaces it, and clients reach this
-    /// program.
+    /// Eight threads, like eight programs, find a socket without a listener. One thread replaces
+    /// the socket, and a client reaches this thread's socket.
     #[test]
     fn one_of_many_replaces_a_stale_socket() {
         let folder = tempfile::tempdir().unwrap();
@@ -357,7 +359,7 @@ mod tests {
         }
     }
 
-    /// No other owner or mode is ever visible.
+    /// The file of a new socket never shows another owner or mode than the final ones.
     #[test]
     fn it_has_its_owner_when_it_appears() {
         let Some(OtherUser { folder, owner, .. }) = theirs() else {
@@ -422,7 +424,7 @@ mod tests {
         assert!(refused.contains(".s.new is in the way"), "{refused}");
     }
 
-    /// The directory becomes a link after it was found.
+    /// After the socket's directory was found, another user puts a link in its place.
     #[test]
     fn a_swapped_directory_leads_no_step_elsewhere() {
         let Some(theirs) = theirs() else { return };

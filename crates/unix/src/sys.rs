@@ -12,7 +12,7 @@ use std::{
 
 use libc::{SO_PEERGROUPS, SOL_SOCKET, gid_t, socklen_t};
 
-/// The answer of the kernel.
+/// The kernel's answer to `SO_PEERGROUPS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PeerGroups {
     /// Number of groups that the kernel wrote.

@@ -52,8 +52,9 @@ pub(crate) fn theirs() -> Option<OtherUser> {
 }
 
 impl OtherUser {
-    /// Does what the user can do: replaces the directory by a link to that of root. Returns the
-    /// new path of the directory.
+    /// Replaces the user's directory by a link to root's directory `victim`. Then gives the parent
+    /// directory to the user, who could have made the link. Returns the new path of the user's
+    /// directory.
     pub(crate) fn swap(&self) -> PathBuf {
         let moved = self.folder.path().join("moved");
         fs::rename(&self.path, &moved).unwrap();
