@@ -1,9 +1,8 @@
 //! Classic BPF: instructions, operation codes, jump targets, and the text form of a program.
 //!
-//! Two users share this crate: the interpreter and the translator in `retroscope-filter`, and the
-//! code in `retroscope-capture` that rewrites a program for a packet socket. The interpreter
-//! defines what an instruction does; `Program` in `retroscope-filter` defines which programs are
-//! safe. This is not eBPF.
+//! `retroscope-filter` checks, runs and translates programs, and `retroscope-capture` rewrites a
+//! program for a packet socket. The interpreter in `retroscope-filter` defines what an instruction
+//! does; `Program` there defines which programs are safe. This is not eBPF.
 
 mod text;
 

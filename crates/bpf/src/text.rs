@@ -19,7 +19,8 @@ pub(crate) enum Operand {
     WireLength,
     Memory,
     Target,
-    /// The operation code itself. libpcap never emits these instructions and gives them no text.
+    /// The operation code itself. libpcap shows an instruction without a name as `unimp` and its
+    /// code.
     Code,
 }
 
