@@ -28,7 +28,7 @@ pub struct GeneratorConfig {
     /// The frame rate. `None`: as fast as possible on the clock, or 1 Mpps if the schedule is
     /// written to a file.
     pub rate: Option<Rate>,
-    /// Seed of the random numbers. The same seed gives the same bytes.
+    /// Seed of the random numbers, which determine the flows and the filler of frames.
     pub seed: u64,
     /// When to send the trigger packet, relative to the start; `None`: never. With a rate or in a
     /// file, the frame of the first slot at or after this time is the trigger. As fast as possible
@@ -36,7 +36,8 @@ pub struct GeneratorConfig {
     pub trigger_after: Option<Duration>,
     /// End after this many frames, including the trigger; `None`: no limit.
     pub count: Option<u64>,
-    /// End when the schedule reaches this time; `None`: no limit.
+    /// End when the schedule, or without a rate the clock, reaches this time after the start;
+    /// `None`: no limit.
     pub duration: Option<Duration>,
 }
 
@@ -101,7 +102,8 @@ impl GeneratorConfig {
     /// The keys, for messages.
     const KEYS: &'static str = "flows, size, rate, seed, trigger-after, count, duration";
 
-    /// Checks the limits of every field, and that the trigger is before the end.
+    /// Checks the limits of `flows`, `size` and `rate`, and that the trigger is before an end that
+    /// is known in advance.
     ///
     /// # Errors
     /// [`SourceError::Usage`] with what to write instead.
@@ -116,7 +118,8 @@ impl GeneratorConfig {
         self.check_trigger_before_end()
     }
 
-    /// Rejects a trigger at or after the end of the run.
+    /// Rejects a trigger time at or after `duration`. With a rate, also rejects a trigger slot that
+    /// the `count` frames do not reach.
     fn check_trigger_before_end(&self) -> Result<(), SourceError> {
         let Some(trigger_after) = self.trigger_after else {
             return Ok(());
@@ -261,7 +264,8 @@ mod tests {
 
     #[test]
     fn mistakes_get_one_line_that_names_them() {
-        // A text, and words of its error message: the wrong word, and the limits if there are any.
+        // A text, and words of its error message: the wrong word, and in some cases words about
+        // what to write instead.
         for (text, named) in [
             ("eth0", &["eth0"][..]),
             ("generate:flows", &["'flows'"]),

@@ -20,7 +20,8 @@ pub(super) struct FlowAddresses {
     pub(super) destination_port: u16,
 }
 
-/// The flows of a configuration, distinct in both directions.
+/// The flows of a configuration. No flow has the same two endpoints as another flow, in either
+/// direction.
 pub(super) fn flows(config: &GeneratorConfig) -> Vec<FlowAddresses> {
     let count = config.flows as usize;
     let mut random = SplitMix64(config.seed);
@@ -57,7 +58,8 @@ impl SplitMix64 {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`: the high bits of a product, with a bias below 2^-16.
+    /// A number below `limit`: the high bits of a product. For a `limit` of at most 2^48 the bias
+    /// is at most 2^-16.
     pub(super) fn below<T>(&mut self, limit: T) -> T
     where
         u64: From<T>,

@@ -5,8 +5,9 @@
 //!
 //! The generator lays the frames out once and then overwrites them in place. If all flows fit,
 //! every flow has one or more frames, and the next frame needs only its sequence number and
-//! checksum. Otherwise all flows share a few frames, and the generator copies a flow's headers into
-//! the frame. In both cases the memory stays in the L2 cache, like an engine's memory.
+//! checksum. Otherwise all flows share at most 512 frames, and the generator copies a flow's
+//! headers into the frame. In both cases the background frames take at most 256 KiB, which fits the
+//! L2 cache of many processors.
 
 use std::{fmt, ops::Range};
 
@@ -26,7 +27,8 @@ pub const TRIGGER_TEXT: [u8; 8] = *b"EXAMPLE\n";
 
 /// Maximum number of frames in a burst.
 const BURST_FRAMES: usize = 512;
-/// Bytes of frame memory. At least one frame fits, and the trigger has additional memory.
+/// Maximum number of bytes of memory for background frames. The largest frame fits, and the
+/// trigger's frame has additional memory.
 const MEMORY_BYTES: usize = 256 * 1024;
 
 /// Makes the frames of a configuration, one after the other, each with its time on the schedule.
@@ -76,9 +78,9 @@ impl Generator {
         Ok(Self::share(config, &flows(config), 0, 1))
     }
 
-    /// Generators with disjoint shares of the flows and of the schedule's slots, at most `queues`,
-    /// at most one per flow, and at most 1024. If their number divides the number of flows,
-    /// together they make the same frames as one generator up to the trigger.
+    /// Generators with disjoint shares of the flows and of the schedule's slots: at least one
+    /// generator, and at most `queues` generators, one per flow, and 1024. If their number divides
+    /// the number of flows, together they make the same frames as one generator up to the trigger.
     ///
     /// # Errors
     /// [`SourceError::Usage`] as [`GeneratorConfig::check`].
@@ -217,8 +219,9 @@ impl Generator {
         }
     }
 
-    /// Makes and lends up to `count` more background frames with one time stamp. Returns how many
-    /// the burst had room for. After the trigger a burst has no room.
+    /// Makes and lends up to `count` more background frames with one time stamp. Returns the number
+    /// of frames that it made, which is smaller than `count` if the burst has too little room.
+    /// After the trigger a burst has no room.
     pub(super) fn push(&mut self, count: usize, time_ns: i64) -> usize {
         let room = match self.lent.end > self.trigger_place() {
             true => 0,
@@ -458,7 +461,7 @@ mod tests {
     /// The trigger's slot among 5000 frames.
     const TRIGGER_SLOT: usize = 2000;
 
-    /// Lends bursts of varying size and compares every frame with the frames that `next_frame`
+    /// Lends bursts of varying size and compares every frame with the frame that `next_frame`
     /// makes.
     fn check(text: &str, is_by_flow: bool) {
         let config = text.parse().unwrap();

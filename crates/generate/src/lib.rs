@@ -20,9 +20,9 @@
 //! # The trigger's flow
 //! The trigger packet has the addresses and the source port of the first background flow and takes
 //! one slot of the schedule. Its destination port is unique, so `udp port 60000` matches exactly
-//! one packet of a run, and `$flow` is the 5-tuple of this packet. The surrounding flow is
-//! `host $srcIP and host $dstIP and port $srcPort`. `host $srcIP` matches all packets that the
-//! trigger's sender sends and receives.
+//! one packet of a run, and `$flow` is the 5-tuple of this packet. The first background flow also
+//! matches `host $srcIP and host $dstIP and port $srcPort`. `host $srcIP` matches all packets that
+//! the trigger's sender sends and receives.
 //!
 //! The generator makes no other protocols, no answers, and no mixture of sizes in one run.
 

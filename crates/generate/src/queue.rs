@@ -44,7 +44,8 @@ impl GeneratorSource {
     /// Shares of the frames. Without a rate, the first share has the trigger; with a rate, the
     /// share that has the trigger's slot.
     fn shares(self, count: usize) -> Result<GeneratorShares, SourceError> {
-        // Without a rate there is no schedule: the clock determines end and trigger.
+        // Without a rate there is no schedule: the clock determines the trigger and the end by
+        // `duration`.
         let scheduled = match self.config.rate {
             Some(_) => self.config.clone(),
             None => GeneratorConfig {
@@ -127,8 +128,9 @@ struct GeneratorQueue {
     generator: Generator,
     /// The time of the opening, to which stamps and watermarks are relative.
     start: Now,
-    /// Whether frames are due by the generator's schedule. If not, frames are due at once, and
-    /// `trigger_at_ns` and `end_ns`, in ns after the start, determine trigger and end.
+    /// Whether frames are due by the generator's schedule. If not, frames are due at once,
+    /// `trigger_at_ns` determines the trigger, and `end_ns` and the number of frames determine the
+    /// end. Both times are in ns after the start.
     is_scheduled: bool,
     trigger_at_ns: Option<i64>,
     end_ns: i64,
@@ -187,8 +189,8 @@ impl Queue for GeneratorQueue {
         let deadline_ns = now_ns.saturating_add(clock::duration_ns(wait));
         while !self.ended {
             let elapsed_ns = now_ns - self.start.mono_ns;
-            // No frame is stamped before the next slot of the schedule. If the slot is far ahead,
-            // the watermark advances only to the clock.
+            // No later frame is stamped before the next slot of the schedule. If the slot is in the
+            // future, the watermark advances only to the clock.
             let silent_until_ns = self
                 .next_due_ns(elapsed_ns)
                 .map_or(elapsed_ns, |due_ns| due_ns.min(elapsed_ns));

@@ -5,7 +5,7 @@ use super::{
     interval::{DueTime, Interval},
 };
 
-/// The slots of one share, with the time steps of the whole schedule.
+/// The slots of one share. A slot has the same time as in the whole schedule.
 #[derive(Debug)]
 pub(super) struct Schedule {
     interval: Interval,
@@ -13,8 +13,8 @@ pub(super) struct Schedule {
     pub(super) slot: u64,
     /// Slots from one frame of this share to its next frame.
     pub(super) stride: u64,
-    /// When the next slot is due, and the time of one stride (`step`). A frame costs an addition
-    /// with a carry, and no wide division.
+    /// When the next slot is due. [`Self::step`] adds the time of one stride, the field `step`,
+    /// with a carry and without a wide division.
     due: DueTime,
     step: DueTime,
     /// The first slot after the end.
