@@ -13,8 +13,8 @@ pub(super) struct Schedule {
     pub(super) slot: u64,
     /// Slots from one frame of this share to its next frame.
     pub(super) stride: u64,
-    /// When the next slot is due. [`Self::step`] adds the time of one stride, the field `step`,
-    /// with a carry and without a wide division.
+    /// When the next slot is due. The function `step` adds the time of one stride, the field
+    /// `step`, with a carry and without a wide division.
     due: DueTime,
     step: DueTime,
     /// The first slot after the end.
