@@ -69,8 +69,8 @@ unsafe impl Send for FilterFrame<'_> {}
 unsafe impl Sync for FilterFrame<'_> {}
 
 impl<'p> FilterFrame<'p> {
-    /// A packet with the captured bytes `data` and `wire_len` bytes on the wire. Only the first 4
-    /// GiB of `data` count.
+    /// A packet with the captured bytes `data` and `wire_len` bytes on the wire. Only the first
+    /// `u32::MAX` bytes of `data` count.
     #[must_use]
     #[inline]
     pub fn new(data: &'p [u8], wire_len: u32, aux: Aux) -> Self {

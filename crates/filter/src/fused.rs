@@ -18,9 +18,10 @@ use crate::{
 
 /// Programs that see the same packets, and a way to run all of them at once.
 ///
-/// The machine code finds the protocols of a packet once for all programs. Each program runs by
-/// itself until there is machine code, and also if the programs are too long for one function. A
-/// clone refers to the same programs and costs nothing.
+/// For three or more programs, the machine code finds the protocols of a packet once (not for every
+/// link type). Each program runs by itself until there is machine code, and also if the programs
+/// are too long for one function. A clone refers to the same programs and machine code, and copies
+/// neither.
 ///
 /// ```
 /// use retroscope_filter::{Aux, FilterFrame, Instruction, FusedPrograms, Program};
@@ -106,8 +107,8 @@ impl FusedPrograms {
         self.run_some(u64::MAX, frames, results)
     }
 
-    /// Like [`Self::run_many`], for the programs in `some`. The bits of other programs are
-    /// undefined.
+    /// Like [`Self::run_many`], for the programs in `some`. The bits of other programs may be set
+    /// or clear.
     #[inline]
     pub(crate) fn run_some(
         &self,

@@ -13,7 +13,8 @@ use std::{
 use super::NativeError;
 use crate::{FusedPrograms, Program};
 
-/// Maximum number of queued programs: thousands of rules at the start, and later those of dumps.
+/// Maximum number of queued programs. At the start the queue holds the programs of thousands of
+/// rules, later the programs of dumps.
 const WAITING_MAX: u64 = 65_536;
 /// Maximum number of failures kept for [`Compiler::failures`]. Further failures are only counted.
 const FAILURES_MAX: usize = 16;

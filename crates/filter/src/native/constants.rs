@@ -1,8 +1,9 @@
 //! Long lists of constants: whether a number is in a list takes one multiplication and one memory
 //! access for each table of up to 256 constants.
 //!
-//! `host a or host b or …` becomes a chain of comparisons in classic BPF, one for each host. The
-//! table gives each constant its own slot, so a number can only equal the constant in its slot.
+//! `src host a or src host b or …` becomes a chain of comparisons in classic BPF, one for each
+//! host. The table gives each constant its own slot, so a number can only equal the constant in its
+//! slot.
 
 /// A hash set of numbers without collisions.
 #[derive(Debug)]
@@ -25,14 +26,15 @@ const SLOT_BITS: std::ops::RangeInclusive<u32> = 3..=16;
 const TRIES: u32 = 400;
 
 impl ConstantSet {
-    /// A table of `constants`, which must differ. `None` if no multiplier works. Up to
-    /// [`CONSTANTS_MAX`] that does not happen in practice; the fewer constants, the less likely.
+    /// A table of `constants`, which must differ. `None` without constants, or if no multiplier
+    /// works. Up to [`CONSTANTS_MAX`] constants some multiplier works in practice; with fewer
+    /// constants this is more likely.
     pub(super) fn new(constants: &[u32]) -> Option<Self> {
         let first = *constants.first()?;
         // The constants are often in the byte order of loads, first byte lowest. So addresses of
         // one network may differ in their upper bits only, and the multiplier must mix well. Odd
-        // multipliers from a fixed sequence (Knuth's 2^32 over the golden ratio) give a program the
-        // same code each time.
+        // multipliers from a fixed sequence (Knuth's 2^32 over the golden ratio) give the same
+        // constants the same table each time.
         let multipliers = || (1..=TRIES).map(|n| 0x9e37_79b9_u32.wrapping_mul(2 * n - 1));
         let roomy = constants.len().next_power_of_two().trailing_zeros() + 1;
         for bits in roomy.max(*SLOT_BITS.start())..=*SLOT_BITS.end() {

@@ -30,7 +30,7 @@ pub(super) const INSTRUCTIONS_MAX: usize = 4096;
 /// set of frames that the program keeps.
 pub(crate) type ProgramFunction = unsafe extern "C" fn(*const u8, u64) -> u64;
 /// The function of fused programs. Parameters: the first frame, the number of frames, and a word
-/// for the result of each frame. Returns the bits of all results.
+/// for the result of each frame. Returns the bits that are set in any result.
 pub(crate) type FusedFunction = unsafe extern "C" fn(*const u8, u64, *mut u64) -> u64;
 
 /// Machine code of a function of type `F`.
@@ -214,8 +214,8 @@ fn packet(builder: &mut FunctionBuilder<'_>, frame: Value) -> PacketValues {
     }
 }
 
-/// The code generator for this processor. Made once, because detecting the processor's features
-/// takes as long as compiling a short program.
+/// The code generator for this processor. Kept after the first call, because detecting the
+/// processor's features takes as long as compiling a short program.
 fn isa() -> Result<OwnedTargetIsa, NativeError> {
     static ISA: OnceLock<OwnedTargetIsa> = OnceLock::new();
     if let Some(isa) = ISA.get() {
@@ -229,8 +229,8 @@ fn new_isa() -> Result<OwnedTargetIsa, NativeError> {
     let unknown = || NativeError::Processor {
         architecture: std::env::consts::ARCH,
     };
-    // The tests run on this platform only. Other processors would also need an instruction-cache
-    // flush for new code.
+    // The tests run on x86-64 Linux only. Some other processors would also need an
+    // instruction-cache flush for new code.
     if !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
         return Err(unknown());
     }

@@ -2,13 +2,14 @@
 
 use std::io;
 
-/// Why a program has no machine code, or several programs have no common function. Apart from the
-/// length, the programs are not the cause.
+/// Why a program has no machine code, or several programs have no common function.
+/// [`Self::TooLong`] and [`Self::NotFused`] depend on the lengths of the programs. The other
+/// reasons depend on the system or are bugs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NativeError {
-    /// There is no code generator for this kind of processor or operating system.
-    /// [`crate::Program::run`] interprets the program.
+    /// There is no code generator for this kind of processor or operating system. The interpreter
+    /// runs the program.
     #[error("no machine code for {architecture} processors")]
     Processor {
         /// Architecture, as in [`std::env::consts::ARCH`].

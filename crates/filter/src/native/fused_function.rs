@@ -1,4 +1,4 @@
-//! Many programs as one function. For each packet the function returns a word with a bit for each
+//! Many programs as one function. For each packet the function writes a word with a bit for each
 //! program that keeps the packet.
 //!
 //! The programs of a set repeat the same tests: is it IPv4, is it TCP, how long is the header? The
@@ -28,8 +28,8 @@ use super::{
     translate::{BpfRegisters, PacketValues, TranslatedProgram},
 };
 
-/// Maximum length of one program in instructions. Longer programs are lists, which run faster
-/// alone.
+/// Maximum length of one program in instructions. Longer programs are mostly lists, which run
+/// faster alone.
 pub(crate) const EACH_MAX: usize = 256;
 /// Maximum number of instructions of all programs together. Each is compiled up to seven times.
 pub(super) const ALL_MAX: usize = 2048;
@@ -105,8 +105,8 @@ pub(crate) fn compile_fused(
     MachineCode::new(compiled, start)
 }
 
-/// Writes the function. Parameters: the first frame, the number of frames, and the first of as many
-/// words for the results. Returns the bits that are set in any result.
+/// Writes the function. Its parameters are the first frame, the number of frames, and the first of
+/// as many words for the results. The function returns the bits that are set in any result.
 fn many(
     builder: &mut FunctionBuilder<'_>,
     link_type: LinkType,
@@ -151,7 +151,7 @@ struct ClassCopies<'c, 'f> {
 }
 
 impl ClassCopies<'_, '_> {
-    /// Finds the packet's class, and runs the copy for the class.
+    /// Writes the code that finds the packet's class, and the copies for all classes.
     fn all(&mut self, link_type: LinkType) {
         let layout = LinkLayout::of(link_type).filter(|_| self.programs.len() >= CLASSES_MIN);
         let (type_at, network) = match layout {
@@ -181,7 +181,7 @@ impl ClassCopies<'_, '_> {
         self.copy(&ClassFacts::default());
     }
 
-    /// Writes the copies for the classes of a family.
+    /// Writes the tests for the protocols over a family, and the copies for its classes.
     fn protocols(&mut self, facts: &ClassFacts, network: u32, family: &HeaderFamily) {
         for (number, header_bytes) in PROTOCOLS {
             let other = self.builder.create_block();

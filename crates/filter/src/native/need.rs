@@ -24,7 +24,7 @@ impl Need {
         after_x: 0,
     };
 
-    /// Whether every path from here ends with 0.
+    /// Whether every path from here certainly ends with 0.
     pub(super) fn is_never(self) -> bool {
         self.captured == Self::NEVER
     }

@@ -1,8 +1,9 @@
 //! Translates instructions to Cranelift's intermediate code: blocks and the jumps between blocks.
 //!
 //! Instructions are translated in order. Jumps lead forward, except for the loop of `protochain`.
-//! So all facts that meet at an instruction are known when the translator reaches the instruction.
-//! `operate` translates instructions that compute, `branch` conditional jumps.
+//! So all facts that meet at an instruction, except at the head of a loop, are known when the
+//! translator reaches the instruction. `operate` translates instructions that compute, `branch`
+//! conditional jumps.
 
 use cranelift_codegen::ir::{
     Block, BlockArg, InstBuilder, Value,
