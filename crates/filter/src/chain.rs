@@ -14,8 +14,8 @@ use crate::{
     words::{Word, WordKind},
 };
 
-/// Maximum number of levels of an expression. Two things add a level: nested parentheses, and a
-/// change between `and` and `or`, which puts everything on its left one level down.
+/// Maximum number of levels of an expression. Two things add a level: nested parentheses around own
+/// terms, and a change between `and` and `or`, which puts everything on its left one level down.
 const LEVELS_MAX: usize = 100;
 /// Maximum number of own terms, such as `$flow` and payload terms, in an expression.
 const TERMS_MAX: usize = 10_000;

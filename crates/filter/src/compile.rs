@@ -25,7 +25,7 @@ const WHOLE_BYTES_MAX: usize = 16 << 10;
 /// their number: more than ten seconds for this many ports, minutes for three times as many.
 const WHOLE_PRIMITIVES_MAX: usize = 500;
 /// libpcap compiles a text of at most this many primitives and bytes within a millisecond, whatever
-/// the primitives are. It takes 0.4 ms for 8 ports.
+/// the primitives are, plus the time of name look-ups. It takes 0.4 ms for 8 ports.
 const QUICK_PRIMITIVES: usize = 6;
 const QUICK_BYTES: usize = 512;
 /// Arithmetic operators. libpcap's optimizer takes seconds for thousands of these.

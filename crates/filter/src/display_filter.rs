@@ -15,7 +15,7 @@ enum Translation {
     Number(&'static str),
     /// An expression that is compared with a number.
     Compared(&'static str),
-    /// A flag of the TCP header. Its value is 0, 1, `false` or `true`.
+    /// A flag of the TCP header. Its value is 0, 1, `false`, `true`, `False` or `True`.
     Flag(&'static str),
 }
 
@@ -149,7 +149,7 @@ fn tokens(text: &str) -> Option<Vec<&str>> {
 /// nested `or`, in parentheses.
 struct Translator<'t> {
     tokens: &'t [&'t str],
-    /// Whether a name appeared that only display filters have.
+    /// Whether a name appeared that is not in [`COMMON`].
     is_display: bool,
 }
 
@@ -247,8 +247,8 @@ impl<'t> Translator<'t> {
     }
 }
 
-/// Translates one comparison of a field with a value. `None` if no primitive expresses the
-/// comparison.
+/// Translates one comparison of a field with a value. `None` if this module has no translation for
+/// the comparison.
 fn test(translation: Translation, operator: &str, value: &str) -> Option<String> {
     let is_number = !value.is_empty() && value.bytes().all(|it| it.is_ascii_digit())
         || value

@@ -1,9 +1,10 @@
 //! Evaluates expressions with own terms, on one packet or on many packets together.
 //!
-//! The bits of a `u64` are a set of packets. Each part of the expression sees only packets that are
-//! still undecided. A program runs on all packets at once unless few are undecided. Among the
-//! operands of an `and` or `or`, programs run before payload terms, which then read only the
-//! packets that are still undecided.
+//! The bits of a `u64` are a set of packets. Each operand of an `and` or `or` decides only about
+//! packets for which the operands before it leave the result open. A program runs on all packets at
+//! once, unless the result of fewer than [`TOGETHER_MIN`] packets is open. Among the operands of an
+//! `and` or `or`, programs run before payload terms, which then read only the packets whose result
+//! is still open.
 
 use std::cell::OnceCell;
 
@@ -15,8 +16,8 @@ use crate::{
     plan::EvaluationPlan,
 };
 
-/// If fewer packets are undecided, a program runs on each of these packets. Otherwise the program
-/// runs on all packets together, including the decided ones.
+/// If a program must decide about fewer packets than this, it runs on each of these packets.
+/// Otherwise the program runs on all packets together, including packets that are already decided.
 const TOGETHER_MIN: u32 = 8;
 
 /// At most `N` packets of one link type and interface.
@@ -35,7 +36,7 @@ pub(crate) struct Evaluation<'b, 'p, const N: usize> {
 pub(crate) struct KleeneSets {
     /// Packets that match.
     pub(crate) matching: u64,
-    /// Packets that match or are undecided. Includes `matching`.
+    /// Packets that match or are undecided (a match is not known yet). Includes `matching`.
     pub(crate) possible: u64,
 }
 

@@ -108,7 +108,8 @@ pub(crate) enum CommunityTerm {
 }
 
 impl TermValues {
-    /// The flow that `$communityId` means. `None` if only the identifier is known.
+    /// The flow that `$communityId` means. `None` if only the identifier is known, or if the
+    /// expression has no `$communityId`.
     pub(crate) fn community_flow(&self) -> Option<FlowTerm> {
         match self.community {
             Some(CommunityTerm::Flow(flow)) => Some(flow),

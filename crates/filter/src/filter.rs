@@ -89,9 +89,10 @@ impl<'p> PacketView<'p> {
 pub struct FilterAnswer {
     /// Decision about this packet.
     pub decision: Decision,
-    /// Set if this packet is the first fragment of a datagram, and so decides about the later
-    /// fragments. The caller must then evaluate again the packets that it set aside under this key.
-    /// Each of these then gets [`Decision::Take`] or [`Decision::Skip`].
+    /// Set only if the filter follows a flow and this packet is the first fragment of a datagram.
+    /// The first fragment decides about the later fragments: the caller must evaluate again the
+    /// packets that it set aside under this key. Each of these packets then gets [`Decision::Take`]
+    /// or [`Decision::Skip`].
     pub resolves: Option<FragmentKey>,
 }
 
@@ -142,7 +143,8 @@ impl Filter {
         self.filled.pieces.iter().any(|piece| piece.name.is_some())
     }
 
-    /// From now on no filter of the same expression looks up names: see [`Template::seal`].
+    /// From now on no filter of the same expression looks up names, if the expression comes from
+    /// [`Template::resolve`]: see [`Template::seal`].
     pub fn seal(&self) {
         self.filled.pieces.iter().for_each(|piece| piece.seal());
     }

@@ -15,7 +15,8 @@ use crate::filled::{FlowTerm, TermValues};
 /// flow's hosts is undecided.
 #[derive(Debug, Clone, Default)]
 pub struct FlowState {
-    /// Whether a datagram belongs to the flow, known from its first fragment.
+    /// Whether a datagram belongs to the flow. Known from the first fragment of the datagram, or
+    /// from the trigger packet.
     datagrams: Datagrams<bool>,
     /// Whether a datagram was evicted because there were too many. Its later fragments may then be
     /// missed.

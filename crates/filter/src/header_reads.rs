@@ -160,8 +160,8 @@ fn is_one_of(facts: &FieldValues, field: HeaderField, of: &[u32]) -> bool {
     values.is_some_and(|values| values.iter().all(|value| of.contains(value)))
 }
 
-/// Whether a program reads headers only of packets of a link type. `false`: the program may read
-/// payload.
+/// Whether a program reads only the headers of packets of a link type. `false`: the program may
+/// read payload.
 pub(crate) fn reads_headers_only(program: &Program, link_type: LinkType) -> bool {
     let instructions = program.instructions();
     let is_load = |it: &Instruction| load_bytes(it.code) > 0 || it.code == op::LDX_B_MSH;

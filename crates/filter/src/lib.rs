@@ -13,9 +13,9 @@
 //! - [`RuleSet`] holds thousands of filters and finds, by look-ups, all that match a packet.
 //!
 //! The crate is pure: bytes in, answers out. It has no sockets, and no thread except the
-//! [`Compiler`]'s. It uses the system in four ways only. Names are looked up in the system's tables
-//! and resolver, machine code needs executable memory, a clock measures compile times, and the
-//! hashes of a [`RuleSet`] have random seeds.
+//! [`Compiler`]'s. It uses the system in few ways. Names are looked up in the system's tables and
+//! resolver, machine code needs executable memory, a clock measures compile times, and hash tables
+//! have random seeds.
 
 mod aux;
 mod chain;

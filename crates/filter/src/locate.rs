@@ -5,7 +5,7 @@
 //! scanner rejects the number with its own message, but only if the parser gets that far. If the
 //! probe gives that message, every word before the cut is acceptable. If the probe gives the
 //! original error, the place is before the cut. Bisection finds the first such cut, so even a long
-//! expression needs only a dozen probes.
+//! expression needs only about a dozen probes.
 
 use std::{ffi::CString, ops::Range};
 
@@ -22,8 +22,9 @@ const SYNTAX: &str = "syntax error";
 /// A number that the scanner rejects because it does not fit 32 bits. It does not resemble a number
 /// that a user writes.
 const PROBE: &str = " 0x5afe5afe5afe5afe ";
-/// Errors that may come from the system's resolver. If such an error names several words, the first
-/// of these is the place: a probe would call the resolver again, which may be slow.
+/// Errors that may come from the system's resolver. If such an error fits several words of the
+/// text, the place is the first of these words: a probe would call the resolver again, which may be
+/// slow.
 const RESOLVER: [&str; 2] = ["unknown host", "unknown network"];
 
 /// The error for `message`, which `handle` gave for `text`. Its place is a word or a quoted phrase,

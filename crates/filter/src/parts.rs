@@ -259,7 +259,7 @@ mod tests {
             format!("udp and not ({ports}) and ({hosts})"),
             format!("not ({hosts}) or not (tcp or ({ports}))"),
             // The next two group from the left: (hosts or ports) and tcp, (tcp and the first port)
-            // or the other ports.
+            // or the other ports or the host.
             format!("{hosts} or {ports} and tcp"),
             format!("tcp and {ports} or host 10.0.7.1"),
         ]

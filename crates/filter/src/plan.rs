@@ -1,8 +1,8 @@
 //! The evaluation order of an expression with own terms.
 //!
 //! No operand has side effects, so any order of the operands of `and` and `or` gives the same
-//! answer. Cheap operands go first: programs, and then payload tests by cost. One search finds all
-//! strings that `or` joins.
+//! answer. Cheap operands go first: programs, then tests of headers, then searches of the payload.
+//! If `or` joins at least three strings, one search replaces their single searches.
 
 use crate::{
     Variable,

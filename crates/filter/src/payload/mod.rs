@@ -79,8 +79,8 @@ impl PayloadTests {
     }
 }
 
-/// Whether a string or pattern follows. pcap-filter text contains neither, so the user meant a
-/// payload term.
+/// Whether a string follows `payload`, or a word and then a string or pattern. pcap-filter text
+/// contains neither strings nor patterns, so the user meant a payload term.
 fn is_almost_a_term(text: &str, word: Range<usize>) -> bool {
     let behind = &text[skip_blanks(text, word.end)..];
     let is_word = text[word.clone()].starts_with(|c: char| c.is_ascii_alphabetic());
