@@ -242,6 +242,7 @@ fn new_isa() -> Result<OwnedTargetIsa, NativeError> {
         ("enable_verifier", "true"),
         // A program with very many variables has a large stack frame, which could pass the guard
         // page. Inline probes prevent that, and need no call.
+        ("enable_probestack", "true"),
         ("probestack_strategy", "inline"),
         ("unwind_info", "false"),
     ];
@@ -253,4 +254,19 @@ fn new_isa() -> Result<OwnedTargetIsa, NativeError> {
     let isa = cranelift_native::builder().map_err(|_| unknown())?;
     isa.finish(settings::Flags::new(flags))
         .map_err(|error| failed(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_stack_frames_are_probed() {
+        let isa = isa().unwrap();
+        assert!(isa.flags().enable_probestack());
+        assert_eq!(
+            isa.flags().probestack_strategy(),
+            settings::ProbestackStrategy::Inline
+        );
+    }
 }
