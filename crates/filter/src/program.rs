@@ -18,10 +18,11 @@ use crate::{
 /// A classic BPF program that is safe to run on any packet.
 ///
 /// [`Program::new`] checks that every operation code is known, every jump stays inside the program,
-/// scratch indexes are in range, no constant divides by zero, and the last instruction returns. A
-/// run always ends: only `protochain` has backward jumps, and the run counts these.
+/// scratch indexes are in range, no constant divisor is zero, and the last instruction returns. A
+/// run always ends, because it counts backward jumps and stops at a limit. libpcap makes backward
+/// jumps only for `protochain`.
 ///
-/// A clone refers to the same program and costs nothing.
+/// A clone is cheap: it refers to the same program.
 #[derive(Clone)]
 pub struct Program {
     shared: Arc<ProgramState>,
@@ -42,7 +43,8 @@ impl Program {
     /// on a live interface. Without `ancillary` they are loads beyond the packet, as in a savefile.
     ///
     /// # Errors
-    /// [`ProgramError`] for the first instruction that is not safe to run.
+    /// [`ProgramError`] if `instructions` is empty or does not end with a return. Otherwise, for
+    /// the first instruction that is not safe to run.
     pub fn new(instructions: Vec<Instruction>, ancillary: bool) -> Result<Self, ProgramError> {
         match instructions.last().map(|last| last.code) {
             None => return Err(ProgramError::Empty),
@@ -94,9 +96,9 @@ impl Program {
     /// Runs the program in the interpreter. Returns how many bytes of the packet to keep, 0 for a
     /// packet that does not match.
     ///
-    /// `packet` are the captured bytes, `wire_len` is the length on the wire in bytes. The result
-    /// is that of libpcap's `bpf_filter`: a load beyond the captured bytes, or a division by zero,
-    /// rejects the packet wherever it happens in the expression.
+    /// `packet` are the captured bytes, `wire_len` is the length on the wire in bytes. Except for
+    /// ancillary loads, the result is that of libpcap's `bpf_filter`. A load beyond the captured
+    /// bytes, or a division by zero, rejects the packet wherever it happens in the expression.
     #[must_use]
     pub fn run(&self, packet: &[u8], wire_len: u32, aux: Aux) -> u32 {
         self.interpret(&FilterFrame::new(packet, wire_len, aux))
@@ -168,7 +170,8 @@ impl Program {
 }
 
 impl PartialEq for Program {
-    /// Compares instructions and their meaning, not the machine code.
+    /// Compares the instructions, and whether absolute loads read ancillary data. Ignores the
+    /// machine code.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
             || (self.shared.instructions == other.shared.instructions
@@ -363,7 +366,8 @@ mod tests {
         for code in (0..=0xff_u16).filter(|code| is_known(*code)) {
             for k in numbers.into_iter().chain(ancillary) {
                 let (index, instruction) = (7, Instruction::new(code, 3, 200, k));
-                // Real programs have no jumps for which libpcap's sum overflows.
+                // libpcap's sum of `index` and `k` may overflow. Real programs have no such jumps,
+                // so the test skips each `JA` whose target is not in 0..=0xffff.
                 let lands = |(target, _)| target <= 0xffff;
                 if code == op::JA && !instruction.targets(index).is_some_and(lands) {
                     continue;

@@ -19,7 +19,7 @@ pub(super) enum EndQualifier {
 /// One primitive.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Atom {
-    /// `ip`, `ip6`, `arp`, `rarp`: one of these [`kind`]s.
+    /// `ip`, `ip6`, `arp`, `rarp`: the network protocol is in this set of [`kind`]s.
     Kinds(u8),
     /// `tcp`, `proto 17`, `ip proto 1`: IPv4's protocol, or IPv6's next header, also after one
     /// fragment header.
@@ -52,7 +52,7 @@ pub(super) enum Atom {
     Vlan(Option<u16>),
     /// `$iface`.
     Interface(u16),
-    /// `$flow`, or `$communityId` of a flow with ports. Only the caller can decide whether it
+    /// `$flow`, or `$communityId` of a flow with ports. Only the caller can decide whether the term
     /// holds, because the state with the fragments belongs to the caller.
     Flow(FlowTerm),
     /// Any other primitive. Only the rule's program or the caller can decide whether it holds.
@@ -124,7 +124,7 @@ impl Expr {
 }
 
 /// Evaluates expressions in order, until one of them has the value `settles`, which decides the
-/// result.
+/// result, or is `None`, which is then the result.
 fn settled(list: &[Expr], settles: bool, view: TagView, input: &AtomInput<'_>) -> Option<bool> {
     for expr in list {
         if expr.holds(view, input)? == settles {

@@ -17,7 +17,7 @@ impl<T: Clone + Default> Chunked<T> {
         Self { chunks: Vec::new() }
     }
 
-    /// An array of `elements` default values.
+    /// An array of at least `elements` default values, rounded up to whole chunks.
     pub(super) fn of(elements: usize) -> Self {
         let empty: Arc<[T]> = vec![T::default(); CHUNK].into();
         Self {
@@ -54,7 +54,7 @@ impl<T: Clone + Default> Chunked<T> {
         }
     }
 
-    /// Bytes of memory, excluding what the elements point to.
+    /// Bytes of memory, excluding what the elements point to. Counts shared chunks in full.
     pub(super) fn bytes(&self) -> usize {
         self.chunks.len() * (CHUNK * size_of::<T>() + size_of::<Arc<[T]>>())
     }

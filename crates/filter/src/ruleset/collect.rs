@@ -17,14 +17,14 @@ pub(super) struct Collector<'c> {
     pub(super) index: &'c RuleIndex,
     pub(super) link_type: LinkType,
     pub(super) interface: u16,
-    /// Found entries, in the order of frames.
+    /// Headers of the frames, and found entries in the order of frames.
     pub(super) memory: &'c SearchMemory,
     pub(super) frames: &'c [FilterFrame<'c>],
 }
 
 impl Collector<'_> {
-    /// Adds every matching rule to `matches`. `is_unread`: the frames have a link type whose
-    /// headers cannot be read here.
+    /// Adds every rule that matches, or whose filter the caller must evaluate, to `matches`.
+    /// `is_unread`: look-ups cannot read the headers of the frames' link type.
     pub(super) fn collect(&self, is_unread: bool, matches: &mut Matches) {
         let always = self.index.asked_always.iter();
         let elsewhere = self.index.asked_elsewhere.iter().filter(|_| is_unread);
@@ -106,7 +106,8 @@ impl Collector<'_> {
     }
 
     /// Whether a found rule matches: `Some(false)` if it matches, `Some(true)` if the caller must
-    /// evaluate the filter, `None` if it does not match.
+    /// evaluate the filter. `None` if the rule does not match, or if its program decides for all
+    /// packets of this link type.
     #[inline(never)]
     fn decide(&self, number: usize, info: &RuleInfo) -> Option<bool> {
         let is_set = |flag| info.flags & flag != 0;

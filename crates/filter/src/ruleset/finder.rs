@@ -16,8 +16,8 @@ use super::{
     table::{LookUpTable, TableSlot},
 };
 
-/// Looks packets up by everything except IPv4 addresses and ports. Looks up IPv4 flows only for
-/// frames whose flow may not be at libpcap's fixed offsets.
+/// Looks packets up by everything except single IPv4 addresses and ports. Looks up IPv4 flows only
+/// for frames whose flow may not be at libpcap's fixed offsets.
 pub(super) struct Finder<'f> {
     pub(super) index: &'f RuleIndex,
     pub(super) link_type: LinkType,
@@ -46,8 +46,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Looks up frames of a link type whose headers cannot be read, by the flow that
-    /// `retroscope-packet` sees.
+    /// Looks up frames of a link type whose headers [`HeaderKey`] cannot read, by the flow and the
+    /// addresses that `retroscope-packet` finds.
     pub(super) fn find_without_keys(&mut self, frames: &[FilterFrame<'_>]) {
         if self.index.parsed_rules == 0 {
             return;
@@ -141,8 +141,9 @@ impl Finder<'_> {
         self.small(frame, flow6_key(self.index.seeds, &flow), frame_flags);
     }
 
-    /// Looks up rules with `$flow` for a frame whose flow may not be at libpcap's fixed offsets:
-    /// two tags, an IPv6 extension header, or not IP. Parses the whole frame.
+    /// Looks up rules with `$flow` or `$communityId` for a frame whose flow may not be at libpcap's
+    /// fixed offsets. Examples are two tags, an IPv6 extension header, and a frame that is not IP.
+    /// Parses the whole frame.
     #[inline(never)]
     fn look_up_parsed(&mut self, frame: FrameLookUp<'_>) {
         /// These rules match packets under any tags.

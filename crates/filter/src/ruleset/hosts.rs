@@ -1,10 +1,10 @@
 //! The addresses that a packet must have to match an expression, for a caller with an index of
 //! addresses.
 //!
-//! Both sides read what libpcap's programs read. [`hosts_of`] reads a frame with [`HeaderKey`];
-//! `parse` reads the expression and accepts only what is certain. So a packet that matches has the
-//! addresses in [`NeededHosts`], in ARP and RARP too, and after a tag if the expression says
-//! `vlan`. Addresses inside a tunnel never count.
+//! [`hosts_of`] reads a frame with [`HeaderKey`], at the offsets that libpcap's programs use. The
+//! module `ruleset::parse` reads the expression, and understands only primitives whose meaning is
+//! certain. So a packet that matches has the addresses in [`NeededHosts`], in ARP and RARP too, and
+//! after a tag if the expression says `vlan`. Addresses inside a tunnel never count.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -25,7 +25,7 @@ const ALTERNATIVES_MAX: usize = 256;
 /// Addresses that every packet matching an expression has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeededHosts {
-    /// Ways in which the expression can match. A packet has all addresses of at least one
+    /// Ways in which the expression can match. A matching packet has all addresses of at least one
     /// alternative, as source or destination. No alternative is empty.
     pub alternatives: Vec<Vec<IpAddr>>,
     /// Whether the addresses are certain for Ethernet frames only, because the expression tests
@@ -34,8 +34,8 @@ pub struct NeededHosts {
 }
 
 impl NeededHosts {
-    /// Addresses that an expression needs. `None` if some packets may match without addresses, if
-    /// that is not certain, or if there are more than 256 alternatives.
+    /// Addresses that an expression needs. `None` if packets without any particular address may
+    /// match, or if there are more than 256 alternatives.
     #[must_use]
     pub fn of(filled: &FilledExpression) -> Option<Self> {
         let expr = understand(filled).body.expr;

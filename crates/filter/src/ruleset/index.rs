@@ -45,11 +45,11 @@ pub(super) struct RuleInfo {
 pub(super) struct FullRule {
     pub(super) expr: Expr,
     pub(super) view: TagView,
-    /// Programs by link type. A link type of the set has one if the rule needs a program there, or
-    /// if the filter was already compiled.
+    /// Programs by link type. A link type of the set has a program if the rule needs one there, or
+    /// if the filter was already compiled. It has none if libpcap rejects the rule.
     pub(super) programs: Vec<(LinkType, Program)>,
-    /// Whether a part of the expression is opaque. An opaque rule without a program matches
-    /// nothing.
+    /// Whether a part of the expression is opaque. Unless the caller evaluates the filter, an
+    /// opaque rule matches nothing on a link type without a program.
     pub(super) is_opaque: bool,
 }
 
@@ -71,8 +71,8 @@ pub(super) struct IndexedRule {
     pub(super) remainder: Option<Arc<Remainder>>,
 }
 
-/// One version of the tables. A clone copies some thousand pointers. Their number grows by only one
-/// for every 256 rules or groups.
+/// One version of the tables. A clone copies about a thousand pointers, and one more for every 256
+/// rules or groups.
 #[derive(Debug, Clone)]
 pub(super) struct RuleIndex {
     pub(super) mode: FilterMode,
@@ -87,8 +87,8 @@ pub(super) struct RuleIndex {
     present: [u32; tag::COUNT],
     /// IPv6 prefix lengths in rules.
     v6_lengths: Vec<u8>,
-    /// Number of rules with a flow that may not be at libpcap's fixed offsets. The frames of these
-    /// flows must be parsed whole.
+    /// Number of rules with a look-up for `$flow` or `$communityId`. The flow of a packet may not
+    /// be at libpcap's fixed offsets; such frames must be parsed whole.
     pub(super) parsed_rules: u32,
     pub(super) unindexed: Arc<Vec<UnindexedRules>>,
     /// Rules whose filter the caller evaluates for every packet.
@@ -298,7 +298,8 @@ impl RuleIndex {
         }
     }
 
-    /// Bytes of memory of this version's tables, without the programs of rules.
+    /// Bytes of memory of this version's tables. Excludes the entries in groups, and the
+    /// expressions and programs of rules.
     pub(super) fn bytes(&self) -> usize {
         self.flows.bytes()
             + self.small.bytes()

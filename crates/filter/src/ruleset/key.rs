@@ -2,11 +2,11 @@
 //! headers as keys.
 //!
 //! The result differs from [`retroscope_packet::parse()`], because pcap-filter(7) reads fixed
-//! offsets. A program follows no IPv6 extension header, except one fragment header for `proto`, and
-//! skips no VLAN tag unless the expression says `vlan`. A program checks no length and no version.
-//! It reads ports only if the fragment offset is 0. A load beyond the captured bytes rejects the
-//! packet, so a field that was not captured is absent here. A frame without a field that its
-//! headers promise is *short*.
+//! offsets. Without `protochain`, a program follows no IPv6 extension header, except one fragment
+//! header for `proto`. It skips no VLAN tag unless the expression says `vlan`. It checks no length,
+//! and the IP version only on raw IP. It reads the ports of IPv4 only if the fragment offset is 0.
+//! A load beyond the captured bytes rejects the packet, so a field that was not captured is absent
+//! here. A frame without a field that its headers promise is *short*.
 
 use retroscope_packet::{
     CommonHeaders, LinkType,
@@ -15,7 +15,7 @@ use retroscope_packet::{
 
 use crate::{FilterMode, link::LinkLayout, tagged::TPIDS};
 
-/// Protocols with ports, which have the bits `TCP`, `UDP` and `SCTP`.
+/// Protocols with ports. Each has a bit of the same name in [`frame_flags`].
 pub(super) use retroscope_packet::proto::{SCTP, TCP, UDP};
 
 /// Bits for network protocols. A value is one protocol or a set.
@@ -50,7 +50,8 @@ pub(super) mod frame_flags {
     pub(in crate::ruleset) const ALL: u16 = 0x0fff;
 }
 
-/// Place of a rule's primitives: directly after the link header, or after one VLAN tag.
+/// Where a rule's primitives expect the network header: directly after the link header, or after
+/// one VLAN tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TagView {
     Plain,
@@ -72,7 +73,7 @@ pub(super) enum LinkHeaderKind {
 const ETHERNET: LinkHeaderKind = LinkHeaderKind::Layout(LinkLayout::ETHERNET);
 
 impl LinkHeaderKind {
-    /// The link header of a link type. `None` if each rule's own program must decide.
+    /// The link header of a link type. `None` if [`HeaderKey::read`] cannot read it.
     pub(super) fn of(link_type: LinkType, mode: FilterMode) -> Option<Self> {
         match link_type {
             LinkType::NULL | LinkType::LOOP => {
@@ -123,9 +124,11 @@ pub(super) mod has {
     pub(in crate::ruleset) const SRC_MAC: u16 = 0x40;
     pub(in crate::ruleset) const DST_MAC: u16 = 0x80;
     pub(in crate::ruleset) const VLAN: u16 = 0x100;
-    /// A VLAN tag follows the Ethernet addresses, captured or not.
+    /// The EtherType of a VLAN tag follows the Ethernet addresses. The rest of the tag may not have
+    /// been captured.
     pub(in crate::ruleset) const TAG: u16 = 0x200;
-    /// Some primitive makes a load beyond the captured bytes of this frame.
+    /// Some primitive that look-ups understand makes a load beyond the captured bytes of this
+    /// frame.
     pub(in crate::ruleset) const SHORT: u16 = 0x400;
     /// An IPv4 fragment, first or later.
     pub(in crate::ruleset) const FRAGMENT: u16 = 0x800;
@@ -150,8 +153,7 @@ impl HeaderKey {
     /// not captured.
     pub(super) fn kind_in(&self, view: TagView) -> Option<u8> {
         match (view, self.is_tagged()) {
-            // A program that does not look after tags sees the tag's EtherType, which is no network
-            // protocol.
+            // A program without `vlan` sees the tag's EtherType, which is no network protocol.
             (TagView::Plain, true) => Some(kind::OTHER),
             (TagView::Tagged, false) => Some(kind::OTHER),
             _ => (self.kind != kind::UNKNOWN).then_some(self.kind),
@@ -390,8 +392,8 @@ impl HeaderKey {
     }
 }
 
-/// Flag of each protocol. A table, because the processor could not predict a branch on the
-/// protocol.
+/// The bit of [`frame_flags`] for each IP protocol number. A table, because the processor could not
+/// predict a branch on the protocol.
 static PORTS: [u16; 256] = {
     let mut table = [frame_flags::NO_PORTS; 256];
     table[TCP as usize] = frame_flags::TCP;
@@ -400,7 +402,7 @@ static PORTS: [u16; 256] = {
     table
 };
 
-/// The flag of a protocol.
+/// The bit of [`frame_flags`] for a protocol: `TCP`, `UDP`, `SCTP` or `NO_PORTS`.
 #[inline]
 pub(super) fn proto_flag(proto: u8) -> u16 {
     PORTS[usize::from(proto)]

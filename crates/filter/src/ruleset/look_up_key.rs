@@ -266,8 +266,8 @@ impl Flow4Key {
     }
 }
 
-/// Slot for an IPv4 flow: the whole key, and all that decides about a match, in 16 bytes. Refers to
-/// a rule or a group of entries.
+/// Slot for an IPv4 flow, in 16 bytes: the whole key, and the views and orientations that a single
+/// rule accepts. Refers to a rule or a group of entries.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct Flow4Slot {
@@ -339,7 +339,7 @@ impl TableSlot for Flow4Slot {
         (self.word() >> 9, self.word() & 0x100 != 0)
     }
 
-    /// Compares only the bits `PLAIN` and `TAGGED` of `frame_flags`.
+    /// Compares `orientation`, and of `frame_flags` only the bits `PLAIN` and `TAGGED`.
     #[inline]
     fn accepts(&self, frame_flags: u16, orientation: u8) -> bool {
         let views = u32::from(frame_flags & (frame_flags::PLAIN | frame_flags::TAGGED))

@@ -1,8 +1,9 @@
 //! Turns an expression into entries of tables.
 //!
-//! An expression becomes an `or` of conjunctions. One part of each conjunction is looked up: the
-//! part that the fewest packets and the fewest other rules share. The rest of the conjunction is
-//! compared with the headers.
+//! An expression becomes an `or` of conjunctions. One part of each conjunction is looked up. This
+//! part is a whole flow if the conjunction requires one. Otherwise it is the primitive that, by a
+//! rough estimate, the fewest packets and rules share. The rest of the conjunction is compared with
+//! the headers.
 //!
 //! If an `and` would give too many conjunctions, only one of its operands is looked up, and the
 //! whole expression is evaluated for the found packets. If some conjunction has nothing to look up
@@ -317,7 +318,7 @@ impl Planner<'_> {
         Some((RulePart::new(LookUpKey::Flow6(flow), need), Vec::new()))
     }
 
-    /// The look-up by the literal that the fewest packets and rules share.
+    /// The look-up by the literal that, by a rough estimate, the fewest packets and rules share.
     fn least(&self, conjunction: &Conjunction) -> Option<PlannedLookUp> {
         let useful = (0..conjunction.len()).filter(|index| rank(&conjunction[*index]) < RANKS);
         let candidates = useful.filter_map(|index| {
@@ -355,8 +356,8 @@ impl Planner<'_> {
             }
         };
         let need = match (literal.atom, self.view) {
-            // Hardware addresses precede the tags, so these look-ups find packets with and without
-            // tags.
+            // The interface does not depend on tags, and hardware addresses precede the tags. So
+            // these look-ups find packets with and without tags.
             (Atom::Interface(_), _) | (Atom::Mac { .. }, TagView::Plain) => need,
             _ => self.need(need),
         };

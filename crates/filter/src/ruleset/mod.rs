@@ -22,7 +22,7 @@
 //! # Updates
 //! The control side changes its own version and publishes it by replacing a pointer. The data path
 //! switches to a new version in [`RuleReader::refresh`], which never waits. Versions share the
-//! parts that did not change. An update copies some thousand pointers and the parts that it
+//! parts that did not change. An update copies about a thousand pointers and the parts that it
 //! changes: some KiB with 1,000 flows, and about 150 KiB with 100,000 flows. At an update the
 //! control side frees the old versions that no reader uses any more.
 //!

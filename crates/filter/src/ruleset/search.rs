@@ -23,8 +23,8 @@ fn append<T>(list: &mut [T], count: &mut usize, value: T, is_one: bool) {
     *count += usize::from(is_one);
 }
 
-/// Runs probes, and appends the entries that match to `found`. The memory accesses of the probes
-/// overlap.
+/// Runs probes. Appends each group that a probe finds, and each single entry that accepts the
+/// packet, to `found`. The memory accesses of the probes overlap.
 #[inline]
 fn search<S: TableSlot>(
     table: &LookUpTable<S>,

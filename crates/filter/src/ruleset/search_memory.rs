@@ -71,7 +71,7 @@ pub(super) struct PrefixSpan {
     pub(super) frame: u8,
 }
 
-/// Memory for the steps, reused for each batch.
+/// Memory for the steps of a search, reused for each batch.
 #[derive(Debug)]
 pub(super) struct SearchMemory {
     pub(super) keys: [HeaderKey; MANY],
