@@ -1,4 +1,4 @@
-//! The length of a word, close enough to libpcap's scanner.
+//! The length of a word, approximately as libpcap's scanner cuts words.
 
 /// Words of two characters that are neither letters nor digits.
 const PAIRS: [&str; 9] = ["&&", "||", ">=", "<=", "==", "!=", "<<", ">>", "::"];

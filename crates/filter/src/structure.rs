@@ -1,8 +1,8 @@
 //! The boolean structure of pcap-filter text: clauses joined by `and`, `or`, `not` and parentheses.
 //!
 //! pcap-filter(7): `and` and `or` have the same precedence and group from left to right; `not`
-//! binds tighter. This module does not interpret the content of a clause. Its users do, each
-//! differently.
+//! binds tighter. This module does not interpret the content of a clause. Each module that uses
+//! this module interprets the content differently.
 
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ pub(crate) struct Clause {
     /// Index of the first word after each `not` at the start.
     pub(crate) first: usize,
     /// Clauses in the parentheses, if the words from `first` on are one pair of parentheses and its
-    /// content. `None` also below [`DEPTH_MAX`] levels.
+    /// content. `None` also for parentheses that are nested more than [`DEPTH_MAX`] levels deep.
     pub(crate) group: Option<Vec<Clause>>,
 }
 

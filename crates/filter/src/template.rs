@@ -21,7 +21,7 @@ use crate::{
 /// `$communityId` and the payload terms (`payload contains "…"`, `payload startswith "…"`, `payload
 /// matches /…/`) are Retroscope's own terms; `and or not ( )` join them to pcap-filter text.
 ///
-/// Without own terms libpcap sees the whole text. With own terms libpcap compiles each maximal
+/// Without own terms the whole text is one piece. With own terms libpcap compiles each maximal
 /// piece of pcap-filter text separately. The effect of `vlan` or `mpls` on later offsets, and of a
 /// load beyond the captured bytes, ends with the piece. A primitive without qualifiers (`port 80 or
 /// 443`) takes the qualifiers from its own piece.
@@ -148,14 +148,15 @@ impl Template {
     }
 
     /// Looks up the names in the text, so that the system need not be asked again. Replaces the
-    /// names of hosts, ports and protocols by numbers. A piece that keeps a name, such as that of a
-    /// network, can be compiled for further link types only until [`Template::seal`]. Reads the
-    /// system's tables (services(5), protocols(5)), and waits for the resolver.
+    /// names of hosts, ports and protocols by numbers, except host names in a piece with a
+    /// variable. A piece that keeps a name, such as that of a network, can be compiled for further
+    /// link types only until [`Template::seal`]. Reads the system's tables (services(5),
+    /// protocols(5)), and waits for the resolver.
     ///
     /// # Errors
     /// [`FilterProblem::NameAndVariable`] for a piece that contains a variable and a name that is
-    /// not replaced, such as any name of a host or network. That name would have to be looked up
-    /// for each trigger.
+    /// not replaced: libpcap would look up the name for each trigger. In a piece with a variable,
+    /// names of hosts and networks are never replaced.
     pub fn resolve(mut self) -> Result<Self, FilterError> {
         for index in 0..self.pieces.len() {
             let bytes = self.pieces[index].bytes.clone();
@@ -283,7 +284,7 @@ impl Template {
         }
     }
 
-    /// Whether [`Self::check`] takes less than a millisecond: see
+    /// Whether [`Self::check`] is quick: see
     /// [`Filter::prepares_quickly`](crate::Filter::prepares_quickly).
     #[must_use]
     pub fn checks_quickly(&self, link: LinkContext) -> bool {

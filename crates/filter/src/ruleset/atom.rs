@@ -50,7 +50,7 @@ pub(super) enum Atom {
     Mac { ends: EndQualifier, addr: u64 },
     /// `vlan`, with or without an identifier.
     Vlan(Option<u16>),
-    /// `$iface`.
+    /// `$iface`: the ring-wide number of an interface.
     Interface(u16),
     /// `$flow`, or `$communityId` of a flow with ports. Only the caller can decide whether the term
     /// holds, because the state with the fragments belongs to the caller.

@@ -8,7 +8,7 @@ use crate::{FilterError, Program};
 /// or the caller tests every packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RulePlacement {
-    /// Look-ups find the rule and decide.
+    /// Look-ups find the rule. No program is needed to decide.
     LookUp,
     /// Look-ups find the rule. Its program then runs on the found packets only.
     LookUpThenProgram,

@@ -34,8 +34,8 @@ pub struct NeededHosts {
 }
 
 impl NeededHosts {
-    /// Addresses that an expression needs. `None` if packets without any particular address may
-    /// match, or if there are more than 256 alternatives.
+    /// Addresses that an expression needs. `None` if the expression can match in a way that needs
+    /// no whole address (a prefix does not count), or if there are more than 256 alternatives.
     #[must_use]
     pub fn of(filled: &FilledExpression) -> Option<Self> {
         let expr = understand(filled).body.expr;

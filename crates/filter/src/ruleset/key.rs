@@ -3,10 +3,10 @@
 //!
 //! The result differs from [`retroscope_packet::parse()`], because pcap-filter(7) reads fixed
 //! offsets. Without `protochain`, a program follows no IPv6 extension header, except one fragment
-//! header for `proto`. It skips no VLAN tag unless the expression says `vlan`. It checks no length,
-//! and the IP version only on raw IP. It reads the ports of IPv4 only if the fragment offset is 0.
-//! A load beyond the captured bytes rejects the packet, so a field that was not captured is absent
-//! here. A frame without a field that its headers promise is *short*.
+//! header for `proto`. It skips no VLAN tag unless the expression says `vlan`. It checks no length
+//! field, and the IP version only on raw IP. It reads the ports of IPv4 only if the fragment offset
+//! is 0. A load beyond the captured bytes rejects the packet, so a field that was not captured is
+//! absent here. A frame without a field that its headers promise is *short*.
 
 use retroscope_packet::{
     CommonHeaders, LinkType,

@@ -240,7 +240,8 @@ pub(super) struct Flow4Key {
 
 impl Flow4Key {
     /// A key from two ends in any order. Also returns the orientation as one bit: bit 0 if nothing
-    /// was exchanged, bit 1 for addresses, bit 2 for ports, bit 3 for both.
+    /// was exchanged, bit 1 if the addresses were exchanged, bit 2 if the ports were exchanged, bit
+    /// 3 if addresses and ports were exchanged.
     #[inline]
     pub(super) fn new(frame_flags: u16, src: u32, dst: u32, ports: (u16, u16)) -> (Self, u8) {
         let swapped = u8::from(src > dst);

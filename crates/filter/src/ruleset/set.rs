@@ -121,9 +121,10 @@ impl RuleSet {
         RuleReader::new(Arc::clone(&self.shared))
     }
 
-    /// Prepares the set for packets of a link type: compiles the rules that need a program for it.
-    /// Rules that look-ups decide match without this call on Ethernet, raw IP, Linux cooked capture
-    /// and BSD loopback. Returns the rules that libpcap rejects for the link type.
+    /// Prepares the set for packets of a link type: compiles the rules that need a program for the
+    /// link type. Rules that look-ups decide match without this call on Ethernet, raw IP, Linux
+    /// cooked capture and BSD loopback. Rules with tags or hardware addresses do so only on
+    /// Ethernet. Returns the rules that need a program but that libpcap rejects for the link type.
     pub fn add_link_type(&mut self, link_type: LinkType) -> Vec<(RuleId, FilterError)> {
         if self.link_types.contains(&link_type) {
             return Vec::new();
@@ -158,8 +159,8 @@ impl RuleSet {
     /// next [`RuleReader::refresh`].
     ///
     /// Uses the programs with which the filter was prepared. Compiles other programs that the rule
-    /// needs, for the link types of [`Self::add_link_type`]. A rule that look-ups decide needs no
-    /// program.
+    /// needs, for the link types of [`Self::add_link_type`]. A rule needs no program for link types
+    /// on which look-ups decide.
     ///
     /// # Errors
     /// The first [`FilterError`] if the rule needs programs and libpcap rejects the rule for every
@@ -442,8 +443,8 @@ impl RuleSet {
         }
         let before = self.shared.publish(Arc::new(self.work.clone()));
         self.retired.push(before);
-        // If only this list holds a version, no reader uses the version, and none can get it any
-        // more.
+        // If only this list holds a version, no reader uses the version, and no reader can get the
+        // version any more.
         self.retired
             .retain(|version| Arc::strong_count(version) > 1);
     }
@@ -468,8 +469,8 @@ impl KeptRule {
         self.parts.iter().all(RulePart::is_of_term)
     }
 
-    /// Whether the rule has a flow that may not be at libpcap's fixed offsets, so that such frames
-    /// must be parsed whole.
+    /// Whether the rule has a look-up for `$flow` or `$communityId`. The flow of a packet may not
+    /// be at libpcap's fixed offsets; such frames must be parsed whole.
     fn needs_parsing(&self) -> bool {
         self.flags & flags::ASK != 0 && self.parts.iter().any(RulePart::is_of_term)
     }

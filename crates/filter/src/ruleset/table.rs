@@ -14,7 +14,8 @@ use std::sync::Arc;
 /// Number of shards of a table, a power of two.
 const SHARDS: usize = 256;
 const LINE: usize = 4;
-/// Share of used slots at which a shard grows: five eighths.
+/// Maximum share of used slots, five eighths. An insertion that would exceed this share doubles the
+/// shard.
 const LOAD: (usize, usize) = (5, 8);
 
 /// Filter bits for each key when the filter is built, before rounding up. At most about an eighth

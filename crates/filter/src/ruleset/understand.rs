@@ -12,7 +12,7 @@ use super::{
 /// An expression in the form that the planner of look-ups reads.
 #[derive(Debug)]
 pub(super) struct RuleMeaning {
-    /// Bits of [`flags`]. The planner sets `PARTIAL`.
+    /// Bits of [`flags`]. [`super::RuleSet`] adds `PARTIAL` if look-ups do not decide.
     pub(super) flags: u8,
     /// The whole rule, without programs.
     pub(super) body: FullRule,
@@ -53,8 +53,9 @@ pub(super) fn understand(filled: &FilledExpression) -> RuleMeaning {
 /// has `or`, `not` or a hardware address.
 fn is_ordered(expr: &Expr) -> bool {
     match expr {
-        // libpcap loads the source first, which follows the destination in the frame. If the source
-        // was not captured, the frame does not match, whatever its destination.
+        // For `ether host` libpcap loads the source first, which follows the destination in the
+        // frame. If the source was not captured, the frame does not match, whatever its
+        // destination.
         Expr::Atom(Atom::Mac { .. }) | Expr::Not(_) | Expr::Or(_) => true,
         Expr::Atom(_) => false,
         Expr::And(list) => list.iter().any(is_ordered),

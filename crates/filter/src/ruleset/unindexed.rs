@@ -1,10 +1,12 @@
-//! Rules without look-ups: their programs see every packet of a link type, together.
+//! Rules that look-ups cannot find on a link type. Their programs run together, on every packet of
+//! the link type.
 //!
 //! `UnindexedRules` puts up to 64 programs into a *unit*, from which the compiler's thread makes
-//! one function. A removed rule is masked out of its unit. A new rule joins the unit with the
-//! fewest rules if that unit has room, else a new unit; this unit then needs a new function. Each
-//! program of a unit runs by itself until the unit has code. During a burst of changes
-//! `UnindexedRules` gives up the units in between, which the compiler then skips.
+//! one function. A removed rule is masked out of its unit. New rules join the unit with the fewest
+//! rules among the units with room. The remaining new rules join new units. Each unit with new
+//! rules needs a new function. Each program of a unit runs by itself until the unit has code.
+//! During a burst of changes `UnindexedRules` gives up the units in between, which the compiler
+//! then skips.
 
 use std::sync::Arc;
 
@@ -72,8 +74,8 @@ impl UnindexedRules {
     }
 
     /// Dissolves units of which at most half of the rules remain, and moves new rules to units,
-    /// before readers see the changes. Returns the new units' programs, which the caller should
-    /// compile.
+    /// before readers see the changes. Returns the programs of each unit that has new rules and at
+    /// least two programs. The caller should compile these programs together.
     pub(super) fn arrange(&mut self) -> Vec<FusedPrograms> {
         self.is_changed = false;
         let mut new = Vec::new();
@@ -149,7 +151,7 @@ impl Unit {
         }
     }
 
-    /// The bit of a rule, or 0 if the rule was removed.
+    /// The bit of a rule, or 0 if the rule is not in the unit or was removed.
     fn bit(&self, rule: u32) -> u64 {
         let bit = self.rules.iter().position(|one| *one == rule);
         bit.map_or(0, |bit| 1 << bit & self.live)

@@ -17,7 +17,7 @@ unsafe extern "C" {
     fn bpf_image(instruction: *const Instruction, index: c_int) -> *mut c_char;
 }
 
-/// Whether libpcap would run these instructions.
+/// Whether libpcap's `bpf_validate` accepts these instructions.
 pub(crate) fn validate(instructions: &[Instruction]) -> bool {
     let len = c_int::try_from(instructions.len()).expect("a short program");
     // SAFETY: `len` instructions are readable.

@@ -48,7 +48,7 @@ const PRIMITIVES: [&str; 40] = [
     "icmp[icmptype] = icmp-echo",
 ];
 
-/// A few joined primitives. A larger `depth` gives longer expressions.
+/// One primitive or several joined primitives. A larger `depth` allows longer expressions.
 pub(super) fn expression(random: &mut fastrand::Rng, depth: u32) -> String {
     if depth == 0 || random.u8(..4) == 0 {
         return PRIMITIVES[random.usize(..PRIMITIVES.len())].to_owned();

@@ -1,4 +1,4 @@
-//! Memory at whose end any further read crashes.
+//! Memory with an inaccessible guard after its end, so that a read beyond the end crashes.
 #![expect(
     unsafe_code,
     reason = "a page without permissions behind the bytes: no other judge sees what machine code reads"

@@ -1,5 +1,5 @@
-//! A filter that is accepted as reading headers only gives the same answer for two packets that
-//! differ in their payload only.
+//! If [`Filter::reads_headers_only`] accepts a filter, the filter must give the same answer for two
+//! packets that differ only in their payload.
 
 use retroscope_packet::{LinkType, ParseOutcome, parse};
 
@@ -99,7 +99,8 @@ fn payload(random: &mut fastrand::Rng) -> Vec<u8> {
 }
 
 /// A random packet: link header, up to two tags, sometimes MPLS, PPPoE or an EtherType other than
-/// IP, then IP. The length field of IPv6 covers the rest of the packet; that of IPv4 is 0.
+/// IP, then IP. For raw IP, only the IP packet. The length field of IPv6 covers the rest of the
+/// packet; that of IPv4 is 0.
 fn packet(random: &mut fastrand::Rng, link_type: LinkType) -> Vec<u8> {
     let is_v4 = random.bool();
     let network = match is_v4 {
@@ -188,8 +189,8 @@ fn ipv6(random: &mut fastrand::Rng) -> Vec<u8> {
     [header, body].concat()
 }
 
-/// The packet with other bytes after the headers. `None`: the headers are not whole, or not the
-/// same.
+/// The packet with other bytes after the headers. `None` if the headers are not whole, or if the
+/// other bytes change where the headers end.
 fn twin(random: &mut fastrand::Rng, link_type: LinkType, data: &[u8]) -> Option<Vec<u8>> {
     let parsed = parse(link_type, data);
     let end = parsed.headers_end();

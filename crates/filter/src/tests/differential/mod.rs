@@ -2,8 +2,8 @@
 //! libpcap makes and some that it never makes. Packets are cut anywhere, and each is placed so that
 //! a read beyond its end crashes.
 //!
-//! Runs are seeded. `FILTER_SEED` repeats a run; `FILTER_SECONDS` sets the duration of each test
-//! (`make verify`).
+//! Runs are seeded. `FILTER_SEED` repeats a run; `FILTER_SECONDS` sets the duration of each random
+//! test (`make verify`).
 
 mod cases;
 mod expressions;
@@ -27,8 +27,8 @@ use packets::Packet;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Libpcap {
     Asked,
-    /// libpcap does not support the program: ancillary data, shifts that C does not define, endless
-    /// loops.
+    /// libpcap's result is not defined, or may differ: ancillary data, shifts that C does not
+    /// define, scratch memory that the program did not write, endless loops.
     NotAsked,
 }
 
@@ -167,7 +167,8 @@ impl Judges {
         self.compare(seed, &program, libpcap, packets);
     }
 
-    /// Fails unless many packets were kept and many were rejected. Otherwise the test shows little.
+    /// Fails unless many packets were kept and many were rejected: with few, the test would show
+    /// little.
     fn must_have_seen_both(&self) {
         assert!(
             self.kept > self.programs && self.rejected > self.programs,

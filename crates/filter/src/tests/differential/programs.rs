@@ -117,8 +117,8 @@ pub(super) fn any(random: &mut fastrand::Rng) -> Vec<Instruction> {
     program
 }
 
-/// Loads at fixed offsets and after `X`, comparisons, and returns: the programs in which bounds
-/// checks are merged.
+/// Mostly loads at fixed offsets and relative to `X`, comparisons, and returns: the programs in
+/// which bounds checks are merged.
 pub(super) fn branches(random: &mut fastrand::Rng) -> Vec<Instruction> {
     const CODES: [u16; 16] = [
         op::LD_W_ABS,
@@ -247,7 +247,8 @@ fn loops_mean_the_same_to_all() {
     judges.must_have_seen_both();
 }
 
-/// Jumps to any place, also into unreachable instructions. Some programs never end.
+/// Jumps to any place, also into unreachable instructions. Some programs loop without end, until
+/// the limit of backward jumps stops them.
 #[test]
 fn wild_jumps_mean_the_same_to_us() {
     let mut judges = Judges::new();

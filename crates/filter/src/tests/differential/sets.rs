@@ -126,8 +126,8 @@ impl Judges {
         self.rejected += (set.len() * frames.len()) as u64 - kept;
     }
 
-    /// Fails unless many packets were kept and many rejected, and enough programs were fused.
-    /// Otherwise the test shows little.
+    /// Fails unless many packets were kept and many rejected, and enough programs were fused: with
+    /// few, the test would show little.
     fn must_have_seen_all(&self, joined_percent: u64) {
         let seen = (self.programs, self.joined, self.kept, self.rejected);
         assert!(
@@ -176,7 +176,7 @@ fn sets_of_random_programs_answer_as_each_alone() {
         let mut set: Vec<Program> = Vec::new();
         for _ in 0..count {
             match random.u8(..8) {
-                // Equal programs, and programs with a common beginning.
+                // Equal programs, and programs that differ in some constants only.
                 0 if !set.is_empty() => set.push(set[random.usize(..set.len())].clone()),
                 1 if !set.is_empty() => {
                     let other = set[random.usize(..set.len())].instructions().to_vec();
@@ -191,7 +191,7 @@ fn sets_of_random_programs_answer_as_each_alone() {
     judges.must_have_seen_all(50);
 }
 
-/// A program with some other constants and return values.
+/// The program with some of its constants and return values changed.
 fn varied(random: &mut fastrand::Rng, mut instructions: Vec<Instruction>) -> Vec<Instruction> {
     for instruction in &mut instructions {
         if random.u8(..4) != 0 {
