@@ -14,8 +14,8 @@ use crate::{FlowEndpoint, FlowKey, Icmp, Parsed, Ports};
 /// use the same `seed`, usually 0.
 ///
 /// `None` if the flow is unknown (see [`crate::flow_of`]), and for frames that are not IP. Also
-/// `None` if the frame does not contain the type of its ICMP message (truncated, or a later
-/// fragment).
+/// `None` if the frame does not contain the type and the code of its ICMP message (truncated, or a
+/// later fragment).
 #[must_use]
 pub fn community_id(parsed: &Parsed, seed: u16) -> Option<String> {
     let ip = parsed.network?;
@@ -42,8 +42,8 @@ pub fn community_id(parsed: &Parsed, seed: u16) -> Option<String> {
 }
 
 /// The Community ID of a flow between ports. [`community_id`] gives the same identifier for each
-/// packet of the flow. `None` for all other keys: an ICMP flow's key, for example, has no message
-/// type, which the hash needs.
+/// packet of the flow that shows its ports. `None` for all other keys: an ICMP flow's key, for
+/// example, has no message type, which the hash needs.
 #[must_use]
 pub fn community_id_of(flow: &FlowKey, seed: u16) -> Option<String> {
     let &FlowKey::Ports { proto, low, high } = flow else {
@@ -54,8 +54,8 @@ pub fn community_id_of(flow: &FlowKey, seed: u16) -> Option<String> {
 
 /// The Community ID of an IP flow, from the values that the hash covers. `ends` are in hash order:
 /// the smaller end first, or the sender of a one-way ICMP message first. `has_ports` is true if the
-/// protocol has ports, and for ICMP, whose ports [`icmp_ports`] gives. Without `has_ports` the hash
-/// ignores the ports.
+/// protocol has ports, and for ICMP and ICMPv6, whose ports [`icmp_ports`] gives. Without
+/// `has_ports` the hash ignores the ports.
 #[must_use]
 pub fn community_id_between(
     proto: u8,

@@ -198,7 +198,8 @@ impl fmt::Display for FragmentKey {
     }
 }
 
-/// Prints an IP protocol as pcap-filter's name if there is a name, else as `proto N`.
+/// Prints ICMP, IGMP, TCP, UDP, ICMPv6 and SCTP by their names in pcap-filter, and all other IP
+/// protocols as `proto N`.
 pub(crate) struct ProtoName(pub(crate) u8);
 
 impl fmt::Display for ProtoName {
@@ -220,8 +221,8 @@ mod tests {
     use super::*;
     use crate::parse;
 
-    /// A raw UDP packet over IPv4 or IPv6. The last bytes of addresses and ports are `src` and
-    /// `dst`.
+    /// The flow of a UDP packet over IPv4 or IPv6. `src` and `dst` are the last byte of an address
+    /// and the last byte of a port.
     fn udp(is_v6: bool, src: [u8; 2], dst: [u8; 2]) -> FlowKey {
         let ports = [0, src[1], 0, dst[1], 0, 8, 0, 0];
         let packet = if is_v6 {

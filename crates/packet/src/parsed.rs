@@ -9,8 +9,7 @@ use crate::{LinkType, VlanStack};
 /// in RFC 4443 they begin the body.
 const ICMP_BODY: usize = 4;
 
-/// The facts of one frame, without borrows. A fact that is not in the captured bytes is `None`,
-/// never a guess.
+/// The facts of one frame, without borrows. A fact that the captured bytes do not show is `None`.
 ///
 /// A shorter capture of the same frame gives the same facts or fewer facts, never different facts.
 /// The default value has no facts.
@@ -64,7 +63,7 @@ pub type MacAddr = [u8; 6];
 /// How far the parser got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ParseOutcome {
-    /// All headers that this crate knows were captured and are consistent.
+    /// The parser reached the payload. All headers before the payload were captured.
     Complete,
     /// The captured bytes end inside a header.
     Truncated,
@@ -202,9 +201,10 @@ impl Parsed {
     /// | ICMP, ICMPv6 | the first 8 bytes of the message |
     /// | Other IP | the IP header and its extension headers |
     /// | Later fragment | the headers in the fragment |
-    /// | Not IP | the link header, its tags and LLC |
+    /// | Not IP | the link header, its tags, LLC, PPPoE and PPP headers, and MPLS labels |
     ///
-    /// The payload ends where the packet ends, before the padding of a short frame.
+    /// If a header gives the length of the packet, the payload ends where the packet ends, before
+    /// the padding of a short frame.
     ///
     /// `None` if the headers were not captured whole, are malformed, or belong to an unknown link
     /// type. Header bytes are never part of the payload.
@@ -228,7 +228,8 @@ impl Parsed {
     /// Offset of the first byte after the headers: after TCP, UDP, SCTP or the first 4 bytes of
     /// ICMP, else after the last known header.
     ///
-    /// The addresses of ARP and RARP count as headers (RFC 826, RFC 903; 28 bytes for IPv4).
+    /// For ARP and RARP, 28 more bytes count as headers: the length of a message for IPv4 over
+    /// Ethernet (RFC 826, RFC 903).
     ///
     /// 0 if a header was not captured whole or is malformed, or if the link type is unknown. May
     /// exceed the captured length.

@@ -139,7 +139,7 @@ fn network(f: &mut fmt::Formatter<'_>, parsed: &Parsed, ip: Ip) -> fmt::Result {
     Ok(())
 }
 
-/// An IP protocol's name or number.
+/// Prints an IP protocol's name, or its number if this crate has no name for the protocol.
 fn protocol(f: &mut fmt::Formatter<'_>, proto: u8) -> fmt::Result {
     let name = match proto {
         ICMP => "ICMP",
@@ -184,7 +184,7 @@ fn icmp_message(f: &mut fmt::Formatter<'_>, icmp: Icmp, addr: IpAddr) -> fmt::Re
     }
 }
 
-/// TCP flags as tcpdump writes them: `S`, `S.`, `P.`, `none`.
+/// Prints TCP flags as tcpdump does: `S`, `S.`, `P.`, `none`.
 fn tcp_flags(f: &mut fmt::Formatter<'_>, flags: u8) -> fmt::Result {
     const LETTERS: [(u8, char); 8] = [
         (1, 'F'),
@@ -203,7 +203,7 @@ fn tcp_flags(f: &mut fmt::Formatter<'_>, flags: u8) -> fmt::Result {
     set.try_for_each(|(_, letter)| f.write_char(*letter))
 }
 
-/// An ARP message for IPv4 over 48-bit hardware addresses (RFC 826).
+/// Prints an ARP message for IPv4 over 48-bit hardware addresses (RFC 826).
 fn arp_message(f: &mut fmt::Formatter<'_>, message: &[u8; 28]) -> fmt::Result {
     let [
         ..,

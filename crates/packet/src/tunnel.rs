@@ -35,11 +35,13 @@ pub struct InnerPacket<'d> {
 }
 
 /// Calls `visit` with each candidate for a packet inside a frame, outer before inner, until `visit`
-/// returns `true`. Returns whether it did. `parsed` are the headers of the frame `data`.
+/// returns `true`. Returns whether `visit` returned `true`. `parsed` are the headers of the frame
+/// `data`.
 ///
 /// The search enters GRE (with IP, Ethernet, ERSPAN or PPP inside) and IP in IP. Over UDP it tries
 /// VXLAN, Geneve and Teredo, whatever the ports. A UDP payload does not say which tunnel it belongs
-/// to, so some candidates are not packets. `visit` must recognise the packet that it searches.
+/// to, so some candidates are not packets. `visit` must recognise the packet that the caller
+/// searches for.
 pub fn find_inner(
     parsed: &Parsed,
     data: &[u8],

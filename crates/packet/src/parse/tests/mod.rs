@@ -71,8 +71,8 @@ fn raw(data: &[u8]) -> Parsed {
     parse(LinkType::RAW, data)
 }
 
-/// Asserts that no prefix of less than `need` bytes shows ports, and that every longer prefix shows
-/// `ports`.
+/// Asserts that no prefix of less than `need` bytes shows ports, and that every prefix of at least
+/// `need` bytes shows `ports`.
 fn assert_ports_from(link_type: LinkType, frame: &[u8], need: usize, ports: Option<Ports>) {
     for len in 0..=frame.len() {
         let parsed = parse(link_type, &frame[..len]);

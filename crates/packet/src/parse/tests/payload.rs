@@ -10,7 +10,7 @@ fn raw_payload(data: &[u8]) -> Option<&[u8]> {
     payload(LinkType::RAW, data)
 }
 
-/// A UDP datagram with a length field of `len` bytes.
+/// A UDP datagram whose length field has the value `len`.
 fn udp(len: u16, body: &[u8]) -> Vec<u8> {
     let [l0, l1] = len.to_be_bytes();
     bytes(&[&UDP[..4], &[l0, l1, 0, 0], body])
@@ -59,7 +59,7 @@ fn it_ends_where_the_packet_does() {
         frame.extend_from_slice(b"padding");
         assert_eq!(payload(LinkType::ETHERNET, &frame), Some(&b"body"[..]));
     }
-    // Three UDP lengths: shorter than the packet, impossible, and longer than the packet.
+    // Three kinds of UDP lengths: shorter than the packet, impossible, and longer than the packet.
     let surplus = v4(17, 0, &udp(10, b"body"));
     assert_eq!(raw_payload(&surplus), Some(&b"bo"[..]));
     for len in [0, 7, 13] {
