@@ -3,9 +3,9 @@
 //!
 //! The feed is R-Scope's lockless bimodal queue (R-Scope paper, section 2.2), for several producers
 //! and listeners. In one mode a producer overwrites the oldest event, and a listener that is too
-//! slow gets the number of missed events. In the other mode producers that may wait do not
-//! overwrite an event before one listener has read the event. The listener enters this mode by a
-//! compare-and-swap and leaves it by a store, without the help of producers.
+//! slow gets the number of missed events. In the other mode a producer that may wait first waits
+//! until one listener has read the event that the producer is about to overwrite. The listener
+//! enters this mode by a compare-and-swap and leaves it by a store, without the help of producers.
 //!
 //! Events are numbered from 0. A producer takes the next number, and stores its event in the place
 //! of this number: the number modulo the number of places. A place never goes back to an event with
@@ -170,8 +170,8 @@ impl<T: Clone> Feed<T> {
         found.is_some_and(|event| event.number >= cursor.next)
     }
 
-    /// From now on [`Self::push_or_wait`] waits for this listener. False if it already waits for
-    /// another listener.
+    /// From now on [`Self::push_or_wait`] waits for this listener. Returns false if `push_or_wait`
+    /// already waits for another listener.
     pub fn hold(&self, cursor: &mut FeedCursor) -> bool {
         let was_free = self
             .held
