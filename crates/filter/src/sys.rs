@@ -95,8 +95,8 @@ pub(crate) fn protocol(name: &str) -> Option<u8> {
 
 impl Program {
     /// Like [`Self::run_many`], but runs libpcap's own interpreter on one packet at a time, for
-    /// comparisons. libpcap has no [`Aux`](crate::Aux): an instruction that reads it rejects the
-    /// packet here.
+    /// comparisons. libpcap has no [`Aux`](crate::Aux): an instruction that reads ancillary data
+    /// rejects the packet here.
     ///
     /// # Panics
     /// If there are more than [`Self::MANY`] packets.

@@ -146,14 +146,14 @@ impl Finder<'_> {
     /// Parses the whole frame.
     #[inline(never)]
     fn look_up_parsed(&mut self, frame: FrameLookUp<'_>) {
-        /// These rules match packets under any tags.
+        /// Rules with `$flow` match packets under any tags.
         const ANY: u16 = frame_flags::PLAIN | frame_flags::TAGGED;
         let index = self.index;
         let parsed = parse(self.link_type, frame.data);
         match flow_of(&parsed) {
             Some(FlowKey::Ports { proto, low, high }) => match (low.addr, high.addr) {
                 (IpAddr::V4(a), IpAddr::V4(b)) if index.has(tag::FLOW4) => {
-                    // For these rules it does not matter which end is the source.
+                    // For `$flow` it does not matter which end is the source.
                     let (key, orientation) = Flow4Key::new(
                         proto_flag(proto),
                         a.to_bits(),

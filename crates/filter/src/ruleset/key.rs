@@ -102,7 +102,8 @@ pub(super) struct HeaderKey {
     pub(super) vlan: u16,
     /// Offset of the network header.
     pub(super) network: u8,
-    /// One bit of [`kind`], or `UNKNOWN`. After the tag, if there is a tag.
+    /// The network protocol: one bit of [`kind`], or `UNKNOWN`. In a tagged frame, the protocol
+    /// after the tag.
     pub(super) kind: u8,
     /// IPv4 protocol or IPv6 next header.
     pub(super) proto: u8,

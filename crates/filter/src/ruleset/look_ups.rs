@@ -225,11 +225,11 @@ struct Planner<'c> {
     entries_under: &'c dyn Fn(&LookUpKey) -> usize,
 }
 
-/// A look-up for a conjunction, and the indexes of the literals that it decides.
+/// A look-up for a conjunction, and the indexes of the literals that the look-up decides.
 type PlannedLookUp = (RulePart, Vec<usize>);
 
 impl Planner<'_> {
-    /// The look-ups of a conjunction. `None` if it has no look-up.
+    /// The look-ups of a conjunction. `None` if no literal of the conjunction can be looked up.
     fn parts(&self, conjunction: &Conjunction) -> Option<Vec<RulePart>> {
         let term = conjunction.iter().find_map(|literal| match literal.atom {
             Atom::Flow(term) if !literal.negated => Some(term),

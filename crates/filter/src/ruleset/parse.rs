@@ -223,7 +223,7 @@ fn join(clauses: &[Clause], mut expr: impl FnMut(&Clause) -> Option<Expr>) -> Op
     })
 }
 
-/// A protocol name that is a complete primitive.
+/// The primitive that consists of a protocol name alone. `None` for any other word.
 fn protocol(word: &str) -> Option<Atom> {
     let both = kind::V4 | kind::V6;
     let (number, kinds) = match word {
@@ -245,7 +245,8 @@ fn protocol(word: &str) -> Option<Atom> {
     Some(Atom::Proto { number, kinds })
 }
 
-/// A complete address. `bits` is the prefix length, if one follows the address.
+/// A primitive that compares a complete address. `bits` is the prefix length, if one follows the
+/// address. `None` for other words, and if the address does not fit `proto`.
 fn address(proto: Option<&str>, ends: EndQualifier, word: &str, bits: Option<u16>) -> Option<Atom> {
     if let Ok(addr) = word.parse::<Ipv4Addr>() {
         let kinds = match proto {

@@ -2,11 +2,11 @@
 //! the link type.
 //!
 //! `UnindexedRules` puts up to 64 programs into a *unit*, from which the compiler's thread makes
-//! one function. A removed rule is masked out of its unit. New rules join the unit with the fewest
-//! rules among the units with room. The remaining new rules join new units. Each unit with new
-//! rules needs a new function. Each program of a unit runs by itself until the unit has code.
-//! During a burst of changes `UnindexedRules` gives up the units in between, which the compiler
-//! then skips.
+//! one function. A removed rule is masked out of its unit. Among the units whose programs fit into
+//! one function, new rules join the unit with the fewest rules, until that unit is full. The
+//! remaining new rules join new units. Each unit with new rules needs a new function. Each program
+//! of a unit runs by itself until the unit has code. During a burst of changes `UnindexedRules`
+//! gives up the units in between, which the compiler then skips.
 
 use std::sync::Arc;
 
