@@ -1,6 +1,6 @@
-//! Community ID, version 1: the flow identifier that Suricata, Zeek and other tools print. With it
-//! the recorder finds the packets of an alert. Defined by Corelight's [Community ID Flow
-//! Hashing](https://github.com/corelight/community-id-spec).
+//! Community ID, version 1: the flow identifier that Suricata, Zeek and other tools print. The
+//! recorder uses the identifier to find the packets of an alert. Corelight's [Community ID Flow
+//! Hashing](https://github.com/corelight/community-id-spec) defines the identifier.
 
 use std::net::IpAddr;
 

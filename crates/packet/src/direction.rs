@@ -4,8 +4,8 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum Direction {
-    /// The capture source does not report the direction. To a filter the packet is neither
-    /// `inbound` nor `outbound`.
+    /// The capture source does not report the direction. A filter that tests `inbound` or
+    /// `outbound` rejects the packet, even if the filter says `not inbound`.
     #[default]
     Unknown = 0,
     /// Received.

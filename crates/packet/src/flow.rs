@@ -127,8 +127,8 @@ fn link_flow(parsed: &Parsed) -> FlowKey {
 /// The key that a fragment, first or later, shares with the other fragments of its packet. `None`
 /// for whole packets.
 ///
-/// A first fragment also has a [`flow_of`]. Store its fragment key to recognise the later fragments
-/// of that flow.
+/// [`flow_of`] gives the flow of a first fragment. A caller that stores the flow under the fragment
+/// key can recognise the later fragments of that flow.
 #[must_use]
 pub fn fragment_of(parsed: &Parsed) -> Option<FragmentKey> {
     let ip = parsed.network?;

@@ -5,9 +5,10 @@
 //! [`may_be_fragment`] read bytes, for speed. The crate is pure: bytes in, facts out. The parsing
 //! path uses no sockets, threads, clocks or allocation.
 //!
-//! The crate does **not** reassemble, verify checksums or read application data. [`parse()`] does
-//! not enter tunnels (GRE, VXLAN, IP in IP): the flow is the outer flow. [`find_inner`] enters
-//! tunnels. Its caller must be able to recognise the right packet.
+//! The crate does **not** reassemble packets or read application data. It verifies no checksums,
+//! with one exception: after MPLS labels, [`parse()`] recognises an IPv4 header also by its
+//! checksum. [`parse()`] does not enter tunnels (GRE, VXLAN, IP in IP): the flow is the outer flow.
+//! [`find_inner`] enters tunnels. Its caller must be able to recognise the right packet.
 
 mod common;
 mod community_id;
