@@ -15,7 +15,8 @@
 //! On a 2-core Intel Xeon guest a feed of 1,024 places delivered 2.4 million events a second from
 //! one producer and 2.9 million from two; a recorder reports some thousands. A `VecDeque` under a
 //! mutex delivered 4.1 and 6.1 million. The feed is slower because each event has its own memory,
-//! but a listener that the scheduler interrupts never delays the analyzer or the dumper.
+//! but a listener that the scheduler interrupts delays no producer, except a producer that waits in
+//! [`Feed::push_or_wait`].
 
 use std::sync::Arc;
 
@@ -25,8 +26,8 @@ use crate::sync::{AtomicU64, Ordering::SeqCst, SharedValue};
 const FREE: u64 = u64::MAX;
 
 /// A bounded ring of events: see the module documentation. All loads and stores of numbers are
-/// sequentially consistent. A weaker order would save time only on the data path, which does not
-/// use the feed.
+/// sequentially consistent. The recorder does not access a feed for each packet, so a weaker order
+/// would save little time.
 #[derive(Debug)]
 pub struct Feed<T> {
     places: Box<[SharedValue<NumberedEvent<T>>]>,
