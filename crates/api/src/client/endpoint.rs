@@ -51,11 +51,15 @@ impl FromStr for Url {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return Err(format!("a unix socket is no URL: write --socket {path}"));
+        }
+        let not_because = |why: &str| {
             format!(
-                "{text:?} is not where a recorder is: write it like https://tap.example:8443 or http://127.0.0.1:8080"
+                "{text:?} is not where a recorder is{why}: write it like https://tap.example:8443 or http://127.0.0.1:8080"
             )
         };
+        let wrong = || not_because("");
         let uri: Uri = text.parse().map_err(|_| wrong())?;
         let is_tls = match uri.scheme_str() {
             Some("https") => true,
@@ -66,9 +70,10 @@ impl FromStr for Url {
         // The path of an operation is no prefix.
         let mut parts = prefix.split('/');
         let is_prefix = !parts.any(|part| matches!(part, "." | ".." | "v1" | "metrics"));
-        let is_base = is_prefix && uri.query().is_none() && !text.contains('#');
-        let authority = uri.authority().filter(|_| is_base);
-        let authority = authority.ok_or_else(wrong)?.clone();
+        if !is_prefix || uri.query().is_some() || text.contains('#') {
+            return Err(not_because(" but an address of the API or the page"));
+        }
+        let authority = uri.authority().ok_or_else(wrong)?.clone();
         let has_port = authority.port_u16().is_some() || authority.as_str() == authority.host();
         if authority.as_str().contains('@') || authority.host().is_empty() || !has_port {
             return Err(wrong());
@@ -229,6 +234,13 @@ mod tests {
             "/run/x.sock",
         ] {
             assert!(wrong.parse::<Url>().is_err(), "{wrong}");
+        }
+        for (wrong, told) in [
+            ("unix:/run/x.sock", "--socket /run/x.sock"),
+            ("https://tap.example/v1", "of the API or the page"),
+        ] {
+            let why = wrong.parse::<Url>().unwrap_err();
+            assert!(why.contains(told), "{why}");
         }
     }
 
