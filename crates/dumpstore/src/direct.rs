@@ -6,8 +6,8 @@
 //!
 //! So a large write is direct if its address and its offset have the same remainder
 //! ([`is_in_phase`]). The bytes before the first multiple of 4 KiB and after the last one are
-//! written through the cache, and so is every other write. Direct writes and cached writes never
-//! share a page. If the file system refuses direct writes, all writes are cached.
+//! written through the cache, and so is every other write. The direct and the cached part of one
+//! write never share a page. If the file system refuses direct writes, all writes are cached.
 
 use std::{
     fs::File,
@@ -133,8 +133,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of the file in the page cache, from fincore(1), which uses mincore(2). `None` without
-    /// the command.
+    /// Bytes of the file in the page cache, from fincore(1). `None` without the command.
     fn cached(path: &std::path::Path) -> Option<u64> {
         let output = std::process::Command::new("fincore")
             .args(["-b", "-n", "-o", "RES"])

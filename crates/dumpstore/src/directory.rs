@@ -18,8 +18,8 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct DumpDirectory {
     path: PathBuf,
-    /// The name of this directory below the directory of dumps, which the first dump makes. `None`
-    /// for the directory of dumps itself.
+    /// The name of this directory, if it is below the directory of dumps. The first dump that goes
+    /// there makes it. `None` for the directory of dumps itself.
     below: Option<SubDirectory>,
     disk: Arc<dyn Disk>,
     naming: Arc<Naming>,
@@ -121,9 +121,9 @@ impl DumpDirectory {
         }
     }
 
-    /// Calls `act`, which needs `bytes`, again while the file system is full and room can be made.
-    /// If a quota is exceeded, room is made once: the quota may be that of a user who has other
-    /// files than these dumps. Deleting dumps does not help then.
+    /// Calls `act`, which needs `bytes` of space. Calls `act` again while the file system is full
+    /// and room can be made. If a quota is exceeded, room is made once: the quota may be that of a
+    /// user who has other files than these dumps, and then deleting dumps may not help.
     pub fn with_room<T>(
         &self,
         bytes: usize,

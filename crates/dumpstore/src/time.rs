@@ -15,7 +15,7 @@ use jiff::Timestamp;
 /// - below 10¹⁷: microseconds (from 1973 on)
 /// - otherwise: nanoseconds (from 1973 on)
 ///
-/// Fractions of a nanosecond are dropped.
+/// Of a number, fractions of a nanosecond are dropped.
 ///
 /// # Errors
 /// A message that says what to write instead. Times that do not fit into 64 bits of nanoseconds

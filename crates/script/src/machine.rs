@@ -3,13 +3,13 @@
 //! The state belongs to one owner and runs on the thread that calls it. Little data crosses the
 //! border between Rust and Lua. Rust fills the [`PacketSheet`], whose address the prelude knows,
 //! calls one function for a batch, and reads back numbers. The packet addresses in the sheet are
-//! valid only during that call. Afterwards the sheet is empty, and none of our Lua code runs that
-//! could read the addresses.
+//! valid only during that call. Afterwards the sheet has no packets, and none of our Lua code runs
+//! that could read the addresses.
 //!
 //! **Budgets.** Memory: the state's allocator refuses more than [`ScriptLimits::memory_bytes`], and
 //! the script gets an error. Time: see [`crate::watchdog`]. A single library function that runs for
-//! long cannot be stopped. The prelude therefore omits library functions whose time is not
-//! proportional to the memory that they touch.
+//! long cannot be stopped. For scripts in the sandbox, the prelude therefore omits or limits the
+//! library functions whose time is not proportional to the memory that they touch.
 
 use std::{
     cell::Cell,
@@ -34,7 +34,8 @@ use crate::{
 
 /// Maximum number of lines from `print` that are kept until the caller takes them.
 const NOTES_MAX: usize = 100;
-/// Maximum kept length of a line, bytes. A script's own memory is bounded, and so is this copy.
+/// Number of bytes that are kept of each printed line. The limit bounds the kept copies, as the
+/// script's own memory is bounded.
 const NOTE_BYTES_MAX: usize = 256 << 10;
 
 /// The text of a script.
@@ -48,9 +49,9 @@ pub struct Script {
 /// The time and memory budgets of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScriptLimits {
-    /// Maximum time of one call: of the file itself, of one batch, of one dump function, or of one
-    /// part of a module's check. A call that takes longer is stopped at most a quarter of this time
-    /// later.
+    /// Maximum time of one call, for example of running the file, of one batch, of one dump
+    /// function, or of one part of a module's check. The watchdog normally stops a longer call at
+    /// most a quarter of this time later.
     pub time: Duration,
     /// Maximum memory of the script's state. Our own part, about 150 KiB, counts; machine code that
     /// LuaJIT makes does not.
@@ -67,7 +68,7 @@ impl Default for ScriptLimits {
 }
 
 impl Script {
-    /// A script from its text. Errors contain `name`, for example the file name.
+    /// A script from its text. Errors of the script contain `name`, for example the file name.
     ///
     /// A `trusted` script runs with all of Lua's libraries, FFI included: it can do whatever the
     /// program can. Any other script runs in a sandbox.
@@ -155,7 +156,7 @@ pub(crate) struct LuaRuntime {
 pub(crate) struct LoadedScript {
     /// The environment of the file.
     pub(crate) env: Table,
-    /// The functions that the prelude returned in addition to the environment.
+    /// The functions and helpers that the prelude returned in addition to the environment.
     pub(crate) prelude: Prelude,
     /// The value that the file returned.
     pub(crate) returned: Value,
@@ -170,7 +171,8 @@ pub(crate) struct Prelude {
     pub(crate) shared: Table,
 }
 
-/// The partition that a file declares. The error is the value that was found instead.
+/// The partition that a file declares. The error describes an invalid value: the text of a string,
+/// or the type of any other value.
 pub(crate) fn partition(value: &Value) -> Result<Partition, String> {
     let text = match value {
         Value::Nil => return Ok(Partition::None),
@@ -192,7 +194,7 @@ impl LuaRuntime {
     /// Runs the file once.
     ///
     /// # Errors
-    /// [`ScriptError`] if the text is not Lua, or if it fails.
+    /// [`ScriptError`], for example if the text is not Lua, or if the script fails.
     pub(crate) fn new(
         script: &Script,
         limits: ScriptLimits,
@@ -244,7 +246,7 @@ impl LuaRuntime {
     }
 }
 
-/// The error for a failure of our own Lua code.
+/// The error for a failure of our own Lua code, or of our set-up of the Lua state.
 pub(crate) fn setup(error: mlua::Error) -> ScriptError {
     ScriptError::Setup {
         message: error.to_string(),
@@ -255,7 +257,8 @@ impl Machine {
     /// Runs the file once, and keeps the function that it returns.
     ///
     /// # Errors
-    /// [`ScriptError`] if the text is not Lua, if it fails, or if it returns no function.
+    /// [`ScriptError`], for example if the text is not Lua, if the script fails, or if the file
+    /// returns no function.
     pub fn new(script: &Script, limits: ScriptLimits) -> Result<Self, ScriptError> {
         let (state, loaded) = LuaRuntime::new(script, limits)?;
         let Value::Function(main) = loaded.returned else {
@@ -286,23 +289,23 @@ impl Machine {
         &self.state.judge.name
     }
 
-    /// The packets that one state must see.
+    /// The partition that the script declares: the packets that one Lua state must see together.
     #[must_use]
     pub fn partition(&self) -> Partition {
         self.partition
     }
 
     /// Which of at most [`MANY`] packets the script's function matches: bit `n` is packet `n`. The
-    /// function sees the packets one after the other. If it fails, the matches before the failure
-    /// count.
+    /// function sees the packets one after the other. If the function fails, its matches before the
+    /// failure count.
     ///
     /// # Panics
-    /// If there are more packets.
+    /// If there are more than [`MANY`] packets.
     pub fn match_many(&mut self, packets: &[ScriptPacket<'_>]) -> u64 {
         self.run(None, packets)
     }
 
-    /// Whether the script may shunt flows: its text contains `shunt`.
+    /// Whether the script may shunt flows: its text contains the word `shunt`.
     #[must_use]
     pub fn shunts(&self) -> bool {
         self.state.sheet.shunts()
@@ -317,7 +320,7 @@ impl Machine {
     /// As [`Self::match_many`], for a predicate that this script derived.
     ///
     /// # Panics
-    /// If there are more packets, or another script derived the predicate.
+    /// If there are more than [`MANY`] packets, or another script derived the predicate.
     pub fn match_derived(&mut self, predicate: &LuaPredicate, packets: &[ScriptPacket<'_>]) -> u64 {
         self.run(Some(predicate), packets)
     }
@@ -339,7 +342,8 @@ impl Machine {
         })
     }
 
-    /// Calls the dump function with a trigger packet. The predicate keeps a copy of the packet.
+    /// Calls the dump function with a trigger packet. The derived predicate can keep a copy of the
+    /// packet.
     /// `None` if the script is disabled, or if this call fails and disables the script.
     pub fn derive(&mut self, trigger: &ScriptPacket<'_>) -> Option<DerivedDump> {
         if self.fault.is_some() {

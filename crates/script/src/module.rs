@@ -61,7 +61,8 @@ struct ModuleSheet {
 /// A module from a Lua file.
 #[derive(Debug)]
 pub struct LuaModule {
-    /// The dump expression of each packet in `hits`.
+    /// For each packet in [`LuaRuntime::hits`]: the dump expression, or false if the module gave no
+    /// expression.
     filters: Table,
     handle: Function,
     make_keys: Function,
@@ -181,7 +182,7 @@ impl LuaModule {
         })
     }
 
-    /// The name that messages use.
+    /// The name of the module in messages.
     pub(crate) fn name(&self) -> &str {
         &self.state.judge.name
     }
@@ -242,8 +243,8 @@ impl LuaModule {
         called
     }
 
-    /// The packets of the last [`Self::handle`] whose flows the module shunted: bit `n` is packet
-    /// `n`. The call clears these bits.
+    /// The packets whose flows the module shunted since the last call of this function: bit `n` is
+    /// packet `n` of its batch. The call clears these bits.
     pub(crate) fn take_shunted(&mut self) -> u64 {
         self.state.sheet.take_shunted()
     }
@@ -364,9 +365,10 @@ impl ModuleTable<'_> {
         }
     }
 
-    /// Adds a line number to an error of `module.lua`, which names the invalid field in quotes. The
-    /// line is that of `flowKeys` for keys. Otherwise it is that of the field after `defaultState`,
-    /// or else that of `stateType`.
+    /// Adds a line number to an error of `module.lua`. For an error about keys, the line is that of
+    /// `flowKeys`. Otherwise, if the error contains a field in quotes, the line is the first line
+    /// after `defaultState` that contains this field. If there is no such line, the line is that of
+    /// `stateType`.
     fn place(&self, error: ScriptError) -> ScriptError {
         let ScriptError::Failed { message } = &error else {
             return error;
@@ -510,8 +512,9 @@ impl ModuleTable<'_> {
         texts.map(|text| self.fields("flowKeys", text)).collect()
     }
 
-    /// Reads the declaration of a struct. An error contains the line where the script contains the
-    /// text of the declaration, or, if it does not, the line of the field `what`.
+    /// Reads the declaration of a struct. An error contains the line of the fault, if the script
+    /// contains the text of the declaration unchanged. Otherwise it contains the line of the field
+    /// `what`.
     fn fields(&self, what: &str, text: &str) -> Result<Vec<fields::StateField>, ScriptError> {
         fields::read(text).map_err(|wrong| {
             let whole = self.script.text();
@@ -524,7 +527,8 @@ impl ModuleTable<'_> {
     }
 }
 
-/// The first line that contains a whole word outside comments, from 1.
+/// The number, from 1, of the first line that contains `word` as a whole word that is not after
+/// `--`.
 fn line_of(text: &str, word: &str) -> Option<usize> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let is_alone =

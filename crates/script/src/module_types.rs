@@ -4,9 +4,10 @@
 //! `lua/flowscope.lua`). For each packet FlowScope looks up the flow and calls the module with the
 //! flow's state; the module says whether to dump the flow. Three things differ here. The flow table
 //! is that of [`retroscope_flow`], of bounded memory. One call handles a batch of packets. A module
-//! that fails loses the batch and continues; after a second failure it is disabled.
+//! that fails loses the rest of the batch and continues; after a second failure it is disabled.
 //!
-//! Pure: packets and times go in, requests come out. No threads, no clock, no input or output.
+//! The caller passes packets and times to [`crate::Runner`], which returns requests. The runner
+//! reads no clock.
 
 use std::time::Duration;
 
@@ -129,8 +130,8 @@ pub(crate) const DUMPS_MAX: usize = 50;
 /// A call of a module that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CallFault {
-    /// The reason, with file and line.
+    /// The reason, with the module's name and, if known, the line.
     pub(crate) message: String,
-    /// Number of packets that the call handled before it failed.
+    /// For a call that handles packets: the number of packets that it handled before it failed.
     pub(crate) done: usize,
 }

@@ -23,8 +23,8 @@ const BACK_NS: i64 = 60_000_000_000;
 /// which the runner goes back to their time. If the packets of two sources with different clocks
 /// alternate, the number stays below this.
 const BACK_PACKETS: u32 = 64;
-/// Maximum number of check calls in one [`Runner::pass`]. Between two packets there is one check
-/// call.
+/// Maximum number of check calls in one [`Runner::pass`]. Between two packets there is at most one
+/// check call.
 const CHECKS_IDLE: usize = 4;
 /// Packet time between two searches for flows that timed out, ns.
 const LOOK_NS: i64 = 1_000_000_000;
@@ -53,7 +53,7 @@ pub struct ModuleCounts {
     pub begun: u64,
     /// Flows that have not ended.
     pub live: u64,
-    /// Flows that ended.
+    /// Flows that ended, except evicted flows.
     pub over: u64,
     /// Flows evicted because the table, or all places for a hash, were full.
     pub evicted: u64,
@@ -65,7 +65,8 @@ pub struct ModuleCounts {
 
 /// A module and its flows.
 ///
-/// The first call that fails loses its batch, or its check; the second failure disables the module.
+/// The first call that fails loses the rest of its batch, or its check; the second failure disables
+/// the module.
 ///
 /// The packets, their order and their times determine the flows, not the division of packets into
 /// calls. There are two exceptions: the losses after a fault, and the choice of the evicted flow if
@@ -197,10 +198,10 @@ impl Runner {
         notes
     }
 
-    /// Takes the ends of flows with a requested dump that were found since the last call, in the
-    /// order of packets. Call this after each [`Self::handle_packets`], [`Self::pass`] and
-    /// [`Self::finish`]. If more than 65,536 flows are being dumped, the ends of some flows are
-    /// missing.
+    /// Takes the ends of flows with a requested dump that the module's checks found since the last
+    /// call, in the order of packets. If the module has no checks, there are none. Call this after
+    /// each [`Self::handle_packets`], [`Self::pass`] and [`Self::finish`]. If the module requests
+    /// dumps of more than 65,536 flows, the ends of some flows can be missing.
     pub fn take_ended_flows(&mut self) -> Vec<ModuleFlowEnd> {
         std::mem::take(&mut self.over)
     }
@@ -212,11 +213,11 @@ impl Runner {
         self.shunted
     }
 
-    /// Handles at most [`MANY`] packets with the times that flows use, ns. `dumps` gets the
-    /// requested dumps.
+    /// Handles at most [`MANY`] packets. `times_ns` has for each packet the time that flows use,
+    /// ns. `dumps` gets the requested dumps.
     ///
     /// # Panics
-    /// If there are more packets.
+    /// If there are more than [`MANY`] packets.
     pub fn handle_packets(
         &mut self,
         packets: &[ScriptPacket<'_>],
@@ -245,8 +246,9 @@ impl Runner {
         self.handle(start..times_ns.len(), packets, times_ns, dumps);
     }
 
-    /// After many old packets in a row, the latest times came from packets of the future. Searches
-    /// and checks then use the time of the old packets again.
+    /// After [`BACK_PACKETS`] old packets in a row, the runner assumes that the latest time came
+    /// from a packet of the future. From then on searches and checks use the time of the old
+    /// packets.
     #[cold]
     fn go_back_to(&mut self, time_ns: i64) {
         self.behind += 1;
@@ -404,8 +406,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Ends the flows that timed out at `now_ns`, before the packet with index `at`, and lets the
-    /// module check flows.
+    /// Ends the flows that have timed out by `now_ns`, before the packet with index `at`, and lets
+    /// the module check flows.
     #[cold]
     fn look_through(&mut self, now_ns: i64, at: usize) {
         if now_ns >= self.look_ns {

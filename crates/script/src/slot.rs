@@ -1,10 +1,10 @@
 //! The facts of a packet that the trusted Lua part reads: a fixed C struct that Rust fills before a
 //! call.
 //!
-//! Rust parses the headers of every packet of a batch before any Lua runs. So scripts and filters
-//! agree about the headers: the facts are those of [`retroscope_packet::parse`]. For most packets
-//! [`CommonHeaders`] finds the same facts in a fraction of the time. It takes even less time if a
-//! script uses only protocol, ports and flags.
+//! Rust, not Lua, parses the headers. So scripts and filters agree about the headers: the facts are
+//! those of [`retroscope_packet::parse`]. For most packets [`CommonHeaders`] finds the same facts
+//! in a fraction of the time. If a script uses only protocol, ports and flags, parsing takes even
+//! less time.
 
 use std::net::IpAddr;
 
@@ -40,7 +40,7 @@ impl PacketFacts {
 /// The facts of a packet for Lua. `prelude.lua` declares the same fields at the same offsets; a
 /// test compares the two declarations.
 ///
-/// A header field is -1 if the packet does not have it.
+/// A header field of type `i16` or `i32` is -1 if the packet does not have it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct PacketSlot {

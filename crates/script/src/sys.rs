@@ -22,10 +22,10 @@ use crate::{module_types::ScriptPacket, sheet::PacketSheet, slot::PacketFacts};
 /// The error message of a stopped script.
 const STOPPED: &std::ffi::CStr = c"the script was stopped";
 
-/// A state with the libraries that the prelude needs, or with all libraries.
+/// A state with the libraries that the prelude needs; for a trusted script, with all libraries.
 ///
-/// Only the prelude, which is part of the program, sees FFI. User code gets another environment
-/// (`prelude.lua`), and sees FFI only if the user declared the script trusted.
+/// Untrusted user code does not see FFI: it gets another environment than our own Lua code
+/// (`prelude.lua` and `module.lua`).
 pub(crate) fn new_lua(trusted: bool) -> Lua {
     let few =
         StdLib::BIT | StdLib::FFI | StdLib::JIT | StdLib::MATH | StdLib::STRING | StdLib::TABLE;
@@ -95,8 +95,9 @@ unsafe extern "C-unwind" {
     fn luaJIT_setmode(state: *mut lua_State, index: c_int, mode: c_int) -> c_int;
 }
 
-/// The hook of a stopped script: raises an error. It first discards compiled code. Otherwise LuaJIT
-/// would begin to compile the exits of that code while it calls the hook in between.
+/// The hook of a stopped script: raises an error. Before that, the hook turns the compiler off and
+/// discards compiled code. Otherwise LuaJIT would begin to compile the exits of that code, and
+/// would call this hook meanwhile.
 unsafe extern "C-unwind" fn raise(state: *mut lua_State, _: *mut lua_Debug) {
     // Relaxed: see `raised`.
     RAISED.fetch_add(1, Ordering::Relaxed);
@@ -116,12 +117,12 @@ unsafe extern "C-unwind" fn raise(state: *mut lua_State, _: *mut lua_Debug) {
 /// Number of calls of the hook by all scripts of the process.
 static RAISED: AtomicU64 = AtomicU64::new(0);
 
-/// A number that changes whenever the hook runs in a stopped script. If it stays the same for some
-/// milliseconds, no script is inside the hook.
+/// A number that changes whenever the hook begins to run in a stopped script. If the number stays
+/// the same for some milliseconds, it is very likely that no script is inside the hook.
 ///
-/// Only then is it safe to set the hook. LuaJIT keeps the flag "a hook is being called" in the byte
-/// that another thread writes. A write at the moment when the script leaves the hook would keep the
-/// flag set, and LuaJIT would never call a hook again.
+/// Only then is it safe to set the hook again. LuaJIT keeps the flag "a hook is being called" in a
+/// byte that `lua_sethook` also writes. If another thread writes this byte at the moment when the
+/// script leaves the hook, the flag can stay set, and LuaJIT then never calls a hook again.
 pub(crate) fn raised() -> u64 {
     // Relaxed: a counter that is read repeatedly.
     RAISED.load(Ordering::Relaxed)
@@ -137,8 +138,8 @@ pub(crate) fn find_address() -> usize {
 ///
 /// # Safety
 /// `data` must be valid for reads of `len` bytes, and `needle` for `needle_len` bytes. Only the
-/// prelude calls this function. It passes a payload inside captured bytes that are borrowed for the
-/// call into Lua, and a Lua string that is on the Lua stack.
+/// prelude calls this function. It passes a payload inside captured bytes, which are borrowed for
+/// the call into Lua or are a copy that Lua keeps, and a Lua string that is on the Lua stack.
 unsafe extern "C" fn find(
     data: *const u8,
     len: usize,
@@ -182,7 +183,7 @@ unsafe extern "C" fn want(sheet: *const PacketSheet, facts: u32) {
 /// with `LUAJIT_ENABLE_CHECKHOOK`.
 pub(crate) fn hooks_reach_compiled_code() -> mlua::Result<bool> {
     /// The iteration that sets the hook. By then LuaJIT has compiled the loop. `END_AT` is the last
-    /// iteration without a hook.
+    /// iteration if no hook stops the loop.
     const SET_AT: u32 = 10_000;
     const END_AT: u32 = 20_000;
     /// The last iteration that began.

@@ -19,8 +19,9 @@ use crate::{
     time::rfc3339,
 };
 
-/// A real file system of 8 MiB, which another program fills while dumps are written. Older dumps
-/// are deleted for new ones, until only a held dump is left.
+/// A real file system of 8 MiB, of which another program fills almost half while dumps are written.
+/// Older dumps are deleted for new ones. A last write is larger than the file system: all dumps
+/// except the held dump are deleted for it.
 #[test]
 fn a_full_file_system_makes_room_beside_another_writer() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! The thread that looks after the directory. It deletes dumps beyond the limits, and makes room on
-//! a full disk. It holds, releases and deletes dumps on request. It has the privileges of the
-//! threads that write dumps.
+//! The dump-keeper: the thread that deletes dumps beyond the limits, and makes room on a full disk.
+//! It holds, releases and deletes dumps on request. It has the privileges of the threads that write
+//! dumps.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -25,8 +25,9 @@ use serde_json::Value;
 
 /// Interval between two readings of the file system's free space, if some must stay free.
 const ROOM_EVERY: Duration = Duration::from_secs(1);
-/// Interval between two listings of the directory, which find dumps that became too old and changes
-/// by other programs. Also the pause after a failed deletion.
+/// Interval between two listings of the directory, which find changes by other programs. If no
+/// space must stay free, the dump-keeper also wakes at this interval to check the limits. This is
+/// also the pause after a failed deletion.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// How long the writer of a dump waits for room on a full disk. The first listing of a large
 /// directory takes seconds.
@@ -83,7 +84,7 @@ pub(crate) enum KeeperRequest {
     Rules(HashMap<String, RuleRetention>),
     Hold(String, bool, SyncSender<io::Result<bool>>),
     Delete(String, Option<String>, SyncSender<Result<bool, String>>),
-    /// The file system is full. The reply says whether there is more room now.
+    /// The file system is full. The reply says whether a dump was deleted.
     Room(u64, SyncSender<bool>),
 }
 
@@ -93,7 +94,7 @@ impl KeeperHandle {
         lock(&self.open).insert(id.to_owned(), dump);
     }
 
-    /// The ID of an open dump.
+    /// The ID of the open dump with this number.
     pub fn id_of_open(&self, number: u64) -> Option<String> {
         let open = lock(&self.open);
         let found = open.iter().find(|(_, dump)| dump.number == number);
@@ -138,7 +139,7 @@ impl KeeperHandle {
     }
 
     /// Makes room on a full file system. Deletes dumps if some space must stay free, and returns
-    /// whether there is more room now. Returns `false` if no answer arrives in time.
+    /// whether a dump was deleted. Returns `false` if no answer arrives in time.
     pub fn make_room(&self, bytes: u64) -> bool {
         self.make_room_within(bytes, ROOM_WAIT)
     }
@@ -243,7 +244,8 @@ impl KeeperHandle {
     }
 }
 
-/// The two threads. They answer all pending requests and end when this is dropped.
+/// The dump-keeper and the dump-lister. When this is dropped, both threads answer all pending
+/// requests and end.
 #[derive(Debug)]
 pub struct StoreThreads {
     keeper: KeeperHandle,
@@ -305,7 +307,7 @@ pub(super) struct KeeperState {
     refused: BTreeSet<String>,
     /// Time of the next listing of the directory, ns on the monotonic clock.
     look_ns: i64,
-    /// Time until which the limits delete nothing, ns on the monotonic clock.
+    /// Time until which only requests delete dumps, ns on the monotonic clock.
     rest_ns: i64,
     /// The user was informed that too little space is free and nothing may be deleted.
     is_short: bool,
@@ -479,7 +481,7 @@ impl KeeperState {
         Ok(is_new)
     }
 
-    /// Deletes the dumps beyond the limits.
+    /// Deletes the dumps beyond the limits, and the oldest dumps if too little space is free.
     pub(super) fn keep(&mut self) {
         let now = self.clock.now();
         if !self.config.limits.are_any() && self.config.min_free.is_none() {
@@ -511,8 +513,8 @@ impl KeeperState {
         }
     }
 
-    /// If held dumps alone exceed the limit, every other dump is deleted as soon as it is finished.
-    /// The user is informed once each time this begins.
+    /// Informs the user when held dumps alone begin to exceed the limit on the bytes of all dumps.
+    /// Every other dump is then deleted as soon as it is finished.
     fn tell_held(&mut self) {
         let held = self.listing.dumps().filter(|dump| dump.is_held);
         let held = held.fold(0_u64, |sum, dump| sum.saturating_add(dump.bytes));
@@ -540,9 +542,9 @@ impl KeeperState {
     }
 
     fn leave_room(&mut self, min_free: MinFree) {
-        // Of two copies of a dump that is being compressed, the smaller counts as free. A writer that
-        // finds no room before compression ends requests room. Space that compression frees between the two readings here
-        // counts twice, until the next reading.
+        // Of two copies of a dump that is being compressed, the smaller counts as free. A writer
+        // that finds no room before compression ends requests room. Space that compression frees
+        // between the two readings here counts twice, until the next reading.
         let given_back = self.second_copies.bytes();
         let Ok(space) = self.listing.space() else {
             return;
@@ -614,7 +616,7 @@ impl KeeperState {
 }
 
 impl UnfinishedDump {
-    /// Bytes of its files on the disk.
+    /// Sum of the bytes in `files`.
     fn bytes(&self) -> u64 {
         let files = self.files.iter();
         files.fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes))

@@ -3,8 +3,8 @@
 //! A dump is identified by its sidecar, `STEM.json`, which lists its files. Each listed file, if it
 //! exists, must be a plain file next to the sidecar. Its name must begin with `STEM.` and end like
 //! a capture. A complete file must have the size in the sidecar. In a subdirectory, where `into`
-//! puts dumps, sidecars must name that subdirectory. So files of other programs are never listed,
-//! returned or deleted.
+//! puts dumps, sidecars must name that subdirectory. So a sidecar cannot make other files of the
+//! system part of a dump.
 //!
 //! An empty file `STEM.hold` holds a dump: a held dump is not deleted.
 
@@ -187,7 +187,7 @@ struct SidecarFields {
 /// A retention limit on a set of dumps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RetentionLimit {
-    /// Maximum number of bytes of their files; the oldest dumps are deleted first. `None`: no
+    /// Maximum number of bytes of the dumps' files; the oldest dumps are deleted first. `None`: no
     /// limit.
     pub bytes: Option<u64>,
     /// Maximum age, from the completion of the dump on. `None`: no limit.
@@ -288,7 +288,7 @@ impl ListedDump {
                     }
                     bytes += meta.bytes;
                 }
-                // The deletion of this dump was interrupted.
+                // For example, the deletion of this dump was interrupted.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Ok(_) | Err(_) => return None,
             }

@@ -12,10 +12,10 @@ use std::{
 
 use crate::lock;
 
-/// Maximum number of pending questions to one thread.
+/// Maximum number of pending questions to one thread, without urgent questions.
 pub(super) const QUESTIONS_MAX: usize = 64;
 
-/// The queue. Clones share the requests.
+/// The requests to one thread. Clones share the requests.
 #[derive(Debug)]
 pub(super) struct RequestQueue<R>(Arc<QueueShared<R>>);
 
@@ -44,7 +44,7 @@ pub enum NoAnswer {
     Busy,
     /// No answer arrived in time.
     Late,
-    /// The thread has ended.
+    /// The thread has ended, or takes no new questions because it is about to end.
     Ended,
 }
 

@@ -75,7 +75,7 @@ impl Hanging {
         let thread =
             StoreThreads::start(directory, min_free(0), clock, Arc::new(mpsc::channel().0))
                 .unwrap();
-        // Now both threads have listed the directory.
+        // With these two calls both threads have listed the directory.
         assert!(thread.keeper().make_room(1));
         assert_eq!(thread.keeper().look(Question::List, WAIT).unwrap().len(), 8);
         let (gate, listings) = (Arc::<Gate>::default(), Arc::<AtomicUsize>::default());

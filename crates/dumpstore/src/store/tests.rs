@@ -257,7 +257,7 @@ fn only_what_a_sidecar_of_ours_lists_is_a_dump() {
     assert!(notices.is_empty(), "{notices:?}");
 }
 
-/// The oldest dumps are deleted first, held dumps never. Dumps and marks of earlier runs count
+/// The oldest dumps are deleted first, held dumps never. Dumps and hold marks of earlier runs count
 /// after a restart.
 #[test]
 fn limits_hold_for_what_earlier_runs_left() {

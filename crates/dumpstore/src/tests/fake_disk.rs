@@ -29,7 +29,7 @@ struct State {
     /// files.
     made: HashMap<u64, i64>,
     files: i64,
-    /// All files that have a name or are open.
+    /// All files that have a name or are open. References to other files may remain for a while.
     all: Vec<Weak<Mutex<Vec<u8>>>>,
     /// Maximum number of bytes. `None`: no limit.
     capacity: Option<usize>,

@@ -177,8 +177,8 @@ fn a_stamp_of_the_far_future_is_got_over() {
     assert_eq!((runner.counts().over, runner.take_notes().len()), (1, 0));
 }
 
-/// Two sources with different clocks that alternate do not count as a step: they cause no check for
-/// each packet.
+/// Packets of two sources with different clocks alternate. The runner does not go back to the
+/// earlier clock, so the packets do not cause one check each.
 #[test]
 fn stamps_to_and_fro_are_checked_by_the_later_ones() {
     let mut runner = runner(CHECKED_TWICE, &TrackerConfig::default());
