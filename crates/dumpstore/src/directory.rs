@@ -18,8 +18,8 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct DumpDirectory {
     path: PathBuf,
-    /// The name of this directory, if it is below the directory of dumps. The first dump that goes
-    /// there makes it. `None` for the directory of dumps itself.
+    /// The name of this directory, if it is a subdirectory of the directory of dumps. The first
+    /// dump in the subdirectory makes the subdirectory. `None` for the directory of dumps itself.
     below: Option<SubDirectory>,
     disk: Arc<dyn Disk>,
     naming: Arc<Naming>,
@@ -122,7 +122,7 @@ impl DumpDirectory {
     }
 
     /// Calls `act`, which needs `bytes` of space. Calls `act` again while the file system is full
-    /// and room can be made. If a quota is exceeded, room is made once: the quota may be that of a
+    /// and room can be made. If a quota is exceeded, room is made once. The quota may be that of a
     /// user who has other files than these dumps, and then deleting dumps may not help.
     pub fn with_room<T>(
         &self,

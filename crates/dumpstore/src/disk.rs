@@ -15,7 +15,8 @@ use rustix::fs::{CWD, Mode, OFlags, RenameFlags, fchown, open, statvfs};
 
 use crate::{direct::SystemFile, store::Space};
 
-/// Mode of new directories, because they contain captured traffic.
+/// Mode of new directories. Users outside the group have no access, because the directories contain
+/// captured traffic.
 pub const DIRECTORY_MODE: u32 = 0o750;
 
 /// A file system. Errors are the system's errors.

@@ -62,8 +62,7 @@ pub fn payload(data: &[u8]) {
             );
         }
     }
-    // The meaning of a pattern is tested in its own crate. Here any text must be a pattern or an
-    // error.
+    // Other tests check what a pattern matches. Here any text must be a pattern or an error.
     match Filter::plain(&format!("payload matches /{pattern}/i")) {
         Ok(filter) => _ = matches(filter, link_type, frame),
         Err(error) => assert!(error.render().starts_with("filter: ")),

@@ -189,8 +189,8 @@ fn is_known(text: &str) -> bool {
     })
 }
 
-/// Whether the words between blanks are known words, variables or numbers. `payload` may be the
-/// last word.
+/// Whether all words of a text without blanks are known words, variables or numbers. The text may
+/// end with `payload`.
 fn are_known(chunk: &str) -> bool {
     let chunk = chunk.strip_suffix("payload").unwrap_or(chunk);
     let mut before = ' ';

@@ -20,8 +20,8 @@ use crate::{
 };
 
 /// A real file system of 8 MiB, of which another program fills almost half while dumps are written.
-/// Older dumps are deleted for new ones. A last write is larger than the file system: all dumps
-/// except the held dump are deleted for it.
+/// Older dumps are deleted for new dumps. A last write, which is larger than the file system,
+/// deletes all dumps except the held dump.
 #[test]
 fn a_full_file_system_makes_room_beside_another_writer() {
     let folder = tempfile::tempdir().unwrap();

@@ -110,7 +110,7 @@ pub struct StoredDump {
     pub verdict: Option<Verdict>,
     /// Number of packets. 0 for an open dump.
     pub packets: u64,
-    /// Bytes of all files, sidecar included.
+    /// Bytes of all files, sidecar included. For an open dump: bytes that contain whole packets.
     pub bytes: u64,
     /// Time of completion by the system's clock, ns since the epoch. For an open dump: the stamp of
     /// its trigger.
