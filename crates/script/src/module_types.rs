@@ -28,7 +28,7 @@ pub struct ScriptPacket<'p> {
     pub wire_len: u32,
     /// Time stamp, ns since the UNIX epoch.
     pub time_ns: i64,
-    /// Ring-wide number of the interface.
+    /// Number of the interface among all interfaces of the ring.
     pub interface: u16,
     /// Link type of `data`.
     pub link_type: LinkType,

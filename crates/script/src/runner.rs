@@ -16,8 +16,8 @@ use crate::{
     },
 };
 
-/// A packet that is older than the latest packet by more than this hints that the latest packet is
-/// from the future, ns.
+/// A difference of time stamps, ns. If a packet is older than the latest packet by more than this,
+/// the time stamp of the latest packet may be in the future.
 const BACK_NS: i64 = 60_000_000_000;
 /// Number of packets in a row, each older than the latest packet by more than [`BACK_NS`], after
 /// which the runner goes back to their time. If the packets of two sources with different clocks
@@ -29,8 +29,8 @@ const CHECKS_IDLE: usize = 4;
 /// Packet time between two searches for flows that timed out, ns.
 const LOOK_NS: i64 = 1_000_000_000;
 /// Maximum number of flows with a requested dump that the runner remembers. Beyond this number the
-/// runner forgets all of them, because evicted flows would otherwise stay. Their dumps end by their
-/// windows.
+/// runner forgets all these flows, because it does not notice when a flow is evicted. The dumps of
+/// forgotten flows end with their windows.
 const WANTED_MAX: usize = 65_536;
 /// Maximum size of all states, bytes.
 const STATES_BYTES_MAX: usize = 1 << 30;

@@ -138,8 +138,9 @@ pub(crate) fn find_address() -> usize {
 ///
 /// # Safety
 /// `data` must be valid for reads of `len` bytes, and `needle` for `needle_len` bytes. Only the
-/// prelude calls this function. It passes a payload inside captured bytes, which are borrowed for
-/// the call into Lua or are a copy that Lua keeps, and a Lua string that is on the Lua stack.
+/// prelude calls this function. It passes a payload inside captured bytes and a Lua string that is
+/// on the Lua stack. The captured bytes are borrowed for the call into Lua, or are a copy that Lua
+/// keeps.
 unsafe extern "C" fn find(
     data: *const u8,
     len: usize,

@@ -3,8 +3,8 @@
 //! A thread reads a word a few times within the limit. The word counts the starts and the ends of
 //! calls, so it is odd while a call runs. If several reads in a row find the same odd number, the
 //! call has taken too long, and the watchdog stops the script. So a call costs two atomic additions
-//! and no clock read. If the
-//! whole process pauses (a debugger, an overloaded machine), the call counts only one more read.
+//! and no clock read. If the whole process pauses (a debugger, an overloaded machine), the pause
+//! adds only one read.
 //!
 //! Compiled code checks for hooks at the head of loops, if LuaJIT was built with
 //! `LUAJIT_ENABLE_CHECKHOOK` (`.cargo/config.toml`). Without this option compiled code could run

@@ -27,8 +27,8 @@ fn packet(data: &[u8]) -> ScriptPacket<'_> {
     }
 }
 
-/// The facts of a packet that a module saw: the flow, its packets so far, and whether the packet
-/// was the first.
+/// The facts of a packet that a module saw: the flow, the number of its packets so far, and whether
+/// the packet was the first.
 type Seen = (BiflowKey, u64, bool);
 
 /// Counts packets, and fails if a state belongs to another flow. `buildPacketFilter` reports what
