@@ -50,8 +50,9 @@ pub(crate) struct App {
     pub(crate) hosts: Vec<String>,
     /// Limit of queries that follow the recording, and of downloads of open dumps.
     pub(crate) follow_limit: Arc<ConcurrencyLimit>,
-    /// Limit of queries and scans that do not follow the recording, of lists of dumps, of downloads
-    /// of finished dumps, and of notifications of Alertmanager.
+    /// Limit of work that reads packets or dumps and does not follow the recording, such as
+    /// queries, scans and downloads of finished dumps. Also the limit of checks of filters, and of
+    /// notifications of Alertmanager.
     pub(crate) query_limit: Arc<ConcurrencyLimit>,
     /// Limit of timelines that read packets.
     pub(crate) peaks_limit: Arc<ConcurrencyLimit>,
@@ -70,7 +71,7 @@ pub(crate) struct App {
     /// Whether the page is served, and sessions are possible.
     pub(crate) has_page: bool,
     /// The base of the page's address for a link that a client of the unix socket makes; `None`:
-    /// there is no TCP address.
+    /// there is no page, or no TCP address serves the page.
     pub(crate) page_url: Option<String>,
     pub(crate) sessions: Sessions,
     pub(crate) refusals: Refusals,

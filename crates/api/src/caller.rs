@@ -6,7 +6,8 @@ use retroscope_recorder::{Action, Change};
 
 use crate::{role::Role, sessions::Session, token::Token};
 
-/// The client of a request, identified by its token or by the unix socket.
+/// The client of a request: identified by its token, its session or the unix socket, or a client
+/// that needs no token.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     /// The client's token; `None`: the client is identified by the unix socket, or needs no token.

@@ -29,7 +29,7 @@ use tokio_rustls::{TlsConnector, rustls::ClientConfig as RustlsConfig};
 pub use self::endpoint::{Endpoint, SOCKET, Url, default_socket, target};
 pub use hyper::Method;
 
-/// Time limit for a connection, TLS included.
+/// Time limit for making a connection, TLS included.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// Time limit for silence before and within an answer. The server sends something at least every
 /// second to a query that follows, and every 15 s to a listener to events.
@@ -152,7 +152,8 @@ impl ApiRequest {
         }
     }
 
-    /// Waits up to an hour for the answer: a search of a large ring takes long.
+    /// Accepts that the server is silent for up to an hour, because a search of a large ring takes
+    /// long.
     #[must_use]
     pub fn patient(mut self) -> Self {
         self.wait = SEARCH_WAIT;

@@ -120,7 +120,7 @@ impl ConnectionLimit {
     }
 
     /// Waits until each connection has ended or was evicted, at most until `deadline`. Returns
-    /// whether no other connection is left.
+    /// whether no connection is left.
     pub(crate) fn is_empty_until(&self, deadline: Instant) -> bool {
         let wait = deadline.saturating_duration_since(Instant::now());
         let is_used = |taken: &mut ConnectionSlots| !taken.by_number.is_empty();
@@ -217,7 +217,7 @@ pub(crate) async fn serve(
         let is_closing = matches!(select(closed, connection.as_mut()).await, Either::Left(_));
         if is_closing {
             connection.as_mut().graceful_shutdown();
-            // An error means that the client has disconnected.
+            // Errors need no action: for example, the client has disconnected.
             let _ = connection.await;
         }
     };
@@ -256,7 +256,7 @@ impl HttpBody for RequestBody {
     }
 }
 
-/// A stream that closes if its reader is too slow.
+/// A stream on which a write fails if the reader is too slow.
 #[derive(Debug)]
 pub(crate) struct MinRateStream<S> {
     stream: S,

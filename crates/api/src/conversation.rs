@@ -13,7 +13,7 @@ use retroscope_recorder::{PacketId, QueriedPacket};
 
 /// Maximum number of bytes in all segments of the result, and in all waiting segments.
 pub(crate) const BYTES_MAX: usize = 1 << 20;
-/// Maximum number of segments.
+/// Maximum number of segments of the result.
 const SEGMENTS_MAX: usize = 10_000;
 
 const FIN: u8 = 1;
@@ -55,7 +55,7 @@ pub(crate) struct Conversation {
     /// Number of bytes from the client and from the server, missing bytes included.
     pub(crate) totals: [u64; 2],
     pub(crate) is_truncated: bool,
-    /// Number of bytes in `segments`.
+    /// Number of bytes in `segments`, without missing bytes.
     kept: usize,
     /// Memory of the segments that wait, bytes.
     waiting: usize,
@@ -171,7 +171,7 @@ impl Conversation {
     }
 
     /// Ends the conversation. Adds the waiting segments and the missing bytes before them to the
-    /// result, then bytes at the end that only the other side received.
+    /// result, then the missing bytes at the end that the other side acknowledged.
     pub(crate) fn finish(&mut self) {
         for side in 0..2 {
             self.give_waiting(side, i64::MAX);

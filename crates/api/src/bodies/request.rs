@@ -58,7 +58,7 @@ macro_rules! dump_options {
         }
 
         impl $name {
-            /// The options that triggers and rules share, and the caller's name.
+            /// The options that triggers and rules share, and the caller's account.
             pub(crate) fn window(&self, caller: &Caller) -> Result<TriggerRequest, Problem> {
                 let time = |text: &Option<String>| text.as_deref().map(duration).transpose();
                 let into = self.into.as_deref().map(SubDirectory::new).transpose();
@@ -150,8 +150,8 @@ impl FlowBody {
 }
 
 impl TriggerBody {
-    /// Converts the body to a trigger. `key` is the request's `Idempotency-Key`. The caller must
-    /// still apply [`restrict_to_caller`] to the dump filter.
+    /// Converts the body to a trigger. `key` is the request's `Idempotency-Key`. Then apply
+    /// [`restrict_to_caller`] to the dump filter of the trigger.
     pub(crate) fn read(
         self,
         caller: &Caller,

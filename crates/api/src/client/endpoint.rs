@@ -67,7 +67,7 @@ impl FromStr for Url {
             _ => return Err(wrong()),
         };
         let prefix = uri.path().trim_end_matches('/').to_owned();
-        // The path of an operation is no prefix.
+        // The path of an operation, such as `/v1/status`, is not a prefix.
         let mut parts = prefix.split('/');
         let is_prefix = !parts.any(|part| matches!(part, "." | ".." | "v1" | "metrics"));
         if !is_prefix || uri.query().is_some() || text.contains('#') {

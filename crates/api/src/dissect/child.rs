@@ -18,7 +18,7 @@ use rustix::{
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ChildLimits {
     pub(super) time: Duration,
-    /// Maximum number of bytes of stdout, and of stderr.
+    /// Maximum number of bytes of stdout. Also the maximum number of dropped bytes of stderr.
     pub(super) output_bytes: usize,
 }
 

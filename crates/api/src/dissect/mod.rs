@@ -65,7 +65,7 @@ impl Dissector {
     ///
     /// # Errors
     /// 501: `sharkd` is not installed, or the machine does not permit the sandbox. 504: `sharkd`
-    /// failed or reached a limit. 500: the child process cannot be started.
+    /// failed or reached a limit. 500: for example, the child process cannot be started.
     pub(crate) fn frame(
         &self,
         packets: &[KeptPacket],
