@@ -61,9 +61,10 @@ pub struct StatusBody<'a> {
     when_full: WhenFull,
     /// Number of trigger rules.
     rules: usize,
-    /// Costs of each rule by name: of current rules and of some removed rules. The last entry has
-    /// the name `null` and sums up all rules beyond 256. The time of an inspection is known for all
-    /// rules together only (`inspection`), because they are one program.
+    /// Costs of each rule by name: of current rules and of some removed rules, at most 256. If
+    /// there are other rules, a last entry with the name `null` sums up their costs. The time of an
+    /// inspection is known for all rules together only (`inspection`), because they are one
+    /// program.
     rule_costs: Vec<RuleCostBody<'a>>,
     inspection: InspectionBody,
     pins: Vec<PinBody>,
@@ -122,7 +123,7 @@ struct RingBody {
     free_buckets: usize,
     /// Buckets that a producer fills.
     open_buckets: usize,
-    /// Full buckets.
+    /// Buckets that get no more packets.
     closed_buckets: usize,
     /// Closed buckets that dumps or pins need.
     reserved_buckets: usize,
@@ -182,7 +183,8 @@ struct ProcessingBody {
     p9999_ns: Option<u64>,
 }
 
-/// The costs of a rule since a rule of this name first existed.
+/// The costs of a rule since the recorder counts its name separately. The costs of earlier rules of
+/// the same name are included.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = RuleCost)]
 struct RuleCostBody<'a> {
@@ -290,7 +292,8 @@ pub(crate) struct PinBody {
     /// The ring needed the pin's space. The pin protects no packets any more.
     revoked: bool,
     /// Upper bound on packets in the pin's time range that were overwritten before the pin was
-    /// made. A bucket that is only partly in the time range counts with all of its packets.
+    /// made, except for packets that were overwritten long ago. A bucket that is only partly in the
+    /// time range counts with all of its packets.
     evicted_before: u64,
     /// Time until the pin ends, unless its lease is renewed; `null`: the pin has no lease.
     lease_seconds: Option<f64>,
