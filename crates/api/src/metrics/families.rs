@@ -157,7 +157,7 @@ pub(super) fn ring(exposition: &mut Exposition, status: &RecorderStatus) {
         ),
         (
             "retroscope_ring_reserved_buckets",
-            "Full buckets that dumps or pins need.",
+            "Closed buckets that dumps or pins need.",
             Some(ring.reserved_buckets as u64),
         ),
         (
