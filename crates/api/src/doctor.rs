@@ -87,7 +87,7 @@ impl Finding {
 pub struct DoctorReport {
     /// The findings of all checks.
     pub findings: Vec<Finding>,
-    /// Checks that did not apply. For example, a virtual interface has no receive ring.
+    /// Checks without a finding. For example, a virtual interface has no receive ring.
     pub not_checked: Vec<&'static str>,
     /// Whether a finding has the severity `warn`.
     pub loses_packets: bool,

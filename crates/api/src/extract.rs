@@ -17,11 +17,11 @@ use crate::{
     queries::ConcurrencyPermit,
 };
 
-/// Maximum number of bytes of a body.
+/// Maximum number of bytes of a body that [`Json`] reads.
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of bytes of a [`LargeJson`]: a notification of Alertmanager.
 const LIST_BYTES_MAX: usize = 1 << 20;
-/// Time limit for a body.
+/// Time limit for the arrival of a body.
 const BODY_WAIT: Duration = Duration::from_secs(10);
 
 /// A JSON object from a request, or for an answer.
@@ -90,7 +90,8 @@ async fn read<T: DeserializeOwned>(request: Request, bytes_max: usize) -> Result
 /// these names.
 const RENAMED: &[(&str, &str)] = &[("expression", "filter"), ("filter", "dump")];
 
-/// The new name of the unknown field in an error of serde, if the body has a field of this name.
+/// A sentence with the new name of the unknown field in an error of serde. `None`: the field was
+/// not renamed, or a body of this kind has no field of the new name.
 fn renamed(error: &str) -> Option<String> {
     let (field, expected) = error.strip_prefix("unknown field `")?.split_once('`')?;
     let (old, new) = RENAMED.iter().find(|(old, _)| *old == field)?;
@@ -137,8 +138,8 @@ impl<T: Serialize> Json<T> {
     }
 }
 
-/// The text of an answer, with a permit. Both are dropped after the last byte is written to the
-/// socket, or when the client disconnects.
+/// The text of an answer, with a permit. The connection drops both when it has sent the text, or
+/// when the client disconnects.
 struct KeptText {
     text: Vec<u8>,
     _permit: ConcurrencyPermit,
@@ -226,7 +227,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for QueryParams<T> {
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         let query = Query::try_from_uri(&parts.uri);
         let Query(value) = query.map_err(|error| {
-            // The outer error only says "query string"; its source has the reason from serde.
+            // The outer error does not give the reason. Its source is the error of serde.
             let why = std::error::Error::source(&error)
                 .map_or_else(|| error.to_string(), ToString::to_string);
             Problem::malformed(format!("invalid query string: {why}"))
@@ -242,7 +243,7 @@ pub(crate) fn list(text: Option<&str>) -> Vec<String> {
     parts.map(str::to_owned).collect()
 }
 
-/// No parameters: an operation without parameters refuses a query string.
+/// No parameters: an operation without parameters refuses every query parameter.
 #[derive(Debug, Clone, Copy, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NoQuery {}

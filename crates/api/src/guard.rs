@@ -29,7 +29,7 @@ const SAME_ORIGIN_RESOURCES: HeaderName = HeaderName::from_static("cross-origin-
 /// from the API's origin, its site, or another site.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 /// Maximum number of session cookies of a request that the API tries. A browser can have several
-/// cookies of this name, from different proxies.
+/// cookies of the same name, from different proxies.
 const COOKIES_MAX: usize = 4;
 
 /// How a request arrived.
@@ -313,7 +313,7 @@ fn resume(
     Ok(caller)
 }
 
-/// The value of `WWW-Authenticate` for a client without a token or session.
+/// The value of `WWW-Authenticate`, unless the client sent an unknown or expired token.
 const ASK: &str = r#"Bearer realm="retroscope""#;
 
 fn refuse(challenge: &'static str, why: &str) -> Problem {

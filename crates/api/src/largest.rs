@@ -98,7 +98,8 @@ impl<K: Eq + Hash + Copy + Ord> Largest<K> {
         let mut spare = self.tracked.len() / 2;
         self.tracked.retain(|_, volume| {
             let size = volume.by(by);
-            // Many keys may be equal to the median. Drop at most half of all keys for that reason.
+            // The volumes of many keys may be equal to the median. Drop at most half of all keys
+            // for that reason.
             let stays = size > least || (size == least && spare == 0);
             if !stays {
                 spare = spare.saturating_sub(1);
@@ -192,7 +193,7 @@ mod tests {
         }
     }
 
-    /// If all keys are equal, exactly half of them are dropped.
+    /// If the volumes of all keys are equal, exactly half of the keys are dropped.
     #[test]
     fn equal_ones_go_by_halves() {
         let mut largest = Largest::with_max(LargestBy::Packets, 100);

@@ -16,7 +16,7 @@ use crate::{Config, Notifier, Page, operations::RouteSet, tls::Tls, token::Token
 /// An address to listen on: `127.0.0.1:8080`, `[::1]:8080`, or `unix:/run/retroscope.sock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// An IP address and port; 0: any free port.
+    /// An IP address and port. Port 0: any free port.
     Tcp(SocketAddr),
     /// The path of a unix socket.
     Unix(PathBuf),
@@ -72,8 +72,8 @@ impl BoundApi {
     ///
     /// # Errors
     ///
-    /// A sentence: an address is in use or not permitted, or a file cannot be read. Or an address
-    /// other than loopback has no TLS, or a TCP address needs a token file.
+    /// A sentence: an address is in use or not permitted, or a file cannot be read or is invalid.
+    /// Or an address other than loopback has no TLS, or a TCP address needs a token file.
     pub fn new(config: &Config, say: &Notifier) -> Result<Self, String> {
         let tls = config
             .tls

@@ -1,5 +1,5 @@
-//! Parts of the OpenAPI document that are common to all operations. They are made from the table of
-//! operations, so that the document always agrees with the table.
+//! Parts of the OpenAPI document that are common to all operations. Operation IDs and roles are
+//! from the table of operations, so that the document always agrees with the table.
 
 use utoipa::{
     Modify, PartialSchema, ToSchema,
@@ -90,7 +90,7 @@ fn discriminate(components: &mut Components) {
     components.schemas.insert(all.into_owned(), union);
 }
 
-/// The only value of the property `by`.
+/// The value that the schema prescribes for the property `by`: its only enum value.
 fn kind_of(schema: &RefOr<Schema>, by: &str) -> Option<String> {
     match schema {
         RefOr::T(Schema::AllOf(all)) => all.items.iter().find_map(|part| kind_of(part, by)),
@@ -108,7 +108,8 @@ fn kind_of(schema: &RefOr<Schema>, by: &str) -> Option<String> {
 fn complete(operation: &mut Operation, role: Option<&str>) {
     let parameters = operation.parameters.iter_mut().flatten();
     parameters.for_each(|parameter| {
-        // A parameter can be left out, but not be null: a URL and a header cannot express null.
+        // An optional parameter can be left out, but not be null: a URL and a header cannot express
+        // null.
         if let Some(RefOr::T(Schema::Object(object))) = &mut parameter.schema
             && let SchemaType::Array(kinds) = &mut object.schema_type
         {

@@ -1,4 +1,5 @@
-//! The page: files that are part of the program. `page/` contains their source.
+//! The page: files that are part of the program. The folder `page/` of the repository contains
+//! their source.
 //!
 //! The files are the same for everybody, so they need no token. All data comes from operations that
 //! check the client.
@@ -59,7 +60,7 @@ struct Asset {
     plain: &'static [u8],
     /// The file as gzip; `None`: the compression failed.
     gzip: Option<Bytes>,
-    /// The entity tag without its quotes.
+    /// The entity tag of the uncompressed file, without quotes.
     tag: String,
 }
 
@@ -161,8 +162,8 @@ mod tests {
     }
 
     /// `index.html` names its files by relative paths, so it works below any path prefix. It
-    /// contains no URL with a host, and no inline script or style. The page's files have at most
-    /// 100,000 bytes of gzip.
+    /// contains no URL with a host, and no inline script or style. All files of the page together
+    /// have at most 100,000 bytes of gzip.
     #[test]
     fn the_page_refers_to_its_own_files_by_relative_paths() {
         let page = std::str::from_utf8(ASSETS[0].plain).unwrap();

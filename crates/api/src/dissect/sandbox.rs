@@ -8,8 +8,8 @@
 //! |---|---|
 //! | files | Landlock: reads the system's libraries and Wireshark's data; seccomp: only opens to read |
 //! | network, other sockets | seccomp: no `socket`; Landlock's TCP rights and scopes in addition |
-//! | other processes | seccomp: no `fork`, `kill`, `F_SETOWN`, `ptrace`, `prlimit64` that sets |
-//! | the recorder's descriptors | `close_range`: three pipes and a sealed copy of the packets |
+//! | other processes | seccomp: no `fork`, `kill`, `F_SETOWN`, `ptrace`, or new limits by `prlimit64` |
+//! | the recorder's descriptors | `close_range`: keeps three pipes, and a sealed copy of the packets |
 //! | memory, processor, files | resource limits, the lowest priority, the first victim of the OOM killer |
 //! | many threads | a limit for the threads of the user; root has no such limit |
 //! | capabilities | dropped, and `no_new_privs` |
@@ -61,10 +61,11 @@ const LIMITS: [(Resource, u64); 6] = [
     (Resource::Fsize, 0),
 ];
 
-/// Maximum number of threads that the dissector starts. `sharkd` starts one.
+/// Room for threads of the dissector: `RLIMIT_NPROC` is at least the present number of threads of
+/// the user plus this number. `sharkd` starts one thread.
 const THREADS_MAX: u64 = 64;
-/// Smallest limit of threads of the user. The kernel also counts threads in other containers of the
-/// same user, which `/proc` does not show.
+/// Smallest value for `RLIMIT_NPROC`, the limit of threads of the user. The kernel also counts
+/// threads in other containers of the same user, which `/proc` does not show.
 const THREADS_LEAST: u64 = 4096;
 
 /// Files and directories that the dissector may read: libraries, plug-ins and tables.
@@ -198,8 +199,8 @@ fn packets_file() -> io::Result<()> {
     Ok(())
 }
 
-/// Number of threads of this process's user. The limit counts the threads of all processes of the
-/// user.
+/// Number of threads of this process's user. `RLIMIT_NPROC` limits the threads of all processes of
+/// the user together.
 fn threads_of_user() -> io::Result<u64> {
     let user = getuid().as_raw().to_string();
     let mut threads = 0;
@@ -314,7 +315,8 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_sched_yield,
     libc::SYS_set_robust_list,
     libc::SYS_set_tid_address,
-    // Without capabilities, a process can set only its own IDs. Wireshark exits if the calls fail.
+    // Without capabilities, a process can change its IDs only to its real, effective or saved IDs.
+    // Wireshark exits if the calls fail.
     libc::SYS_setresgid,
     libc::SYS_setresuid,
     libc::SYS_sigaltstack,
@@ -326,7 +328,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_writev,
 ];
 
-/// System calls that only this architecture has.
+/// Further permitted system calls of x86-64. Newer architectures such as arm64 do not have these.
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_HERE: &[libc::c_long] = &[
     libc::SYS_access,
@@ -341,7 +343,7 @@ const ALLOWED_HERE: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[libc::c_long] = &[];
 
-/// System calls that open a file, each with the index of its argument with the flags.
+/// Permitted system calls that open a file, each with the index of the argument that has the flags.
 #[cfg(target_arch = "x86_64")]
 const OPENING: &[(libc::c_long, u8)] = &[(libc::SYS_open, 1), (libc::SYS_openat, 2)];
 #[cfg(not(target_arch = "x86_64"))]

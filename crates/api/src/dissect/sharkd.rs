@@ -8,9 +8,9 @@ use utoipa::ToSchema;
 
 /// Maximum number of fields of a tree.
 const FIELDS_MAX: usize = 20_000;
-/// Maximum number of nodes in an answer. sharkd writes some 60 bytes a node, so 16 MiB of output
-/// have fewer nodes. The limit bounds the memory for a hostile answer of very many small nodes
-/// (`{}`).
+/// Maximum number of characters `{` in a tree, as an upper bound of its nodes. sharkd writes some
+/// 60 bytes a node, so 16 MiB of output have fewer nodes. The limit bounds the memory for a hostile
+/// answer of very many small nodes (`{}`).
 const NODES_MAX: usize = 300_000;
 /// Maximum depth of a tree.
 const DEPTH_MAX: usize = 64;
@@ -59,7 +59,7 @@ pub(crate) struct FieldBody {
     #[serde(skip_serializing_if = "is_false")]
     #[schema(required = false)]
     generated: bool,
-    /// Severity in Wireshark's expert information: Chat, Note, Warning or Error.
+    /// Severity in Wireshark's expert information: Comment, Chat, Note, Warning or Error.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     severity: Option<String>,
@@ -75,7 +75,7 @@ pub(crate) struct FieldBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     length: Option<u64>,
-    /// The packet that the label names by a frame number: its ID.
+    /// ID of the packet that the label names by a frame number.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     frame: Option<String>,
@@ -152,7 +152,7 @@ struct Node<'a> {
 }
 
 /// Reads the answers in sharkd's `output` to the [`requests`] for `packet`. `None`: the output has
-/// no tree, or a tree with more than [`NODES_MAX`] nodes.
+/// no tree, or the tree has more than [`NODES_MAX`] characters `{`.
 pub(super) fn answer(output: &[u8], packet: &[u8]) -> Option<Frame> {
     let text = String::from_utf8_lossy(output);
     let responses = text.lines().map(serde_json::from_str::<Response<'_>>);

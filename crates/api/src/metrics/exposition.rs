@@ -34,7 +34,7 @@ pub(super) struct Family<'a> {
 }
 
 impl MetricKind {
-    /// The suffix of a sample's name.
+    /// The suffix of a family's name in the text.
     fn suffix(self) -> &'static str {
         match self {
             Self::Counter => "_total",

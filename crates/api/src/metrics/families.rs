@@ -21,7 +21,8 @@ const MANUAL: &str = "manual";
 /// A counter of sources or modules: name, help text, and value; `None`: unknown.
 type Counter<T> = (&'static str, &'static str, fn(&T) -> Option<u64>);
 
-/// Groups items by name. Beyond [`SERIES_MAX`] names, further items are in the group `other`.
+/// Groups items by name. Items with other names than the first [`SERIES_MAX`] names are in the
+/// group `other`.
 fn grouped<T>(all: &[T], name: impl Fn(&T) -> &str) -> BTreeMap<String, Vec<&T>> {
     let mut groups: BTreeMap<String, Vec<&T>> = BTreeMap::new();
     for one in all {

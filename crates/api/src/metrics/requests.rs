@@ -17,13 +17,14 @@ pub struct Requests {
     answers: Mutex<BTreeMap<u16, u64>>,
     /// Refusals by the last word of the problem's type.
     refusals: Mutex<BTreeMap<&'static str, u64>>,
-    /// Connections that were accepted. A counter; its order with other memory accesses does not
-    /// matter.
+    /// Accepted connections, without the refused connections. A counter; its order with other
+    /// memory accesses does not matter.
     pub(crate) accepted: AtomicU64,
     /// Connections that were refused because all connections were busy. A counter; its order with
     /// other memory accesses does not matter.
     pub(crate) turned_away: AtomicU64,
-    /// Connections that ended. A counter; its order with other memory accesses does not matter.
+    /// Accepted connections that ended. A counter; its order with other memory accesses does not
+    /// matter.
     pub(crate) ended: AtomicU64,
 }
 

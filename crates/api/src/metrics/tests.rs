@@ -46,7 +46,7 @@ fn hits(rule: Option<&str>, triggers: u64) -> RuleHits {
     }
 }
 
-/// The status of a recorder. Only the source's losses in the NIC are unknown.
+/// The status of a recorder. The source's losses in the NIC are unknown.
 fn status() -> RecorderStatus {
     let mut ring = RingConfig::new(16 << 20, 1, 1);
     ring.prefault = false;
@@ -250,8 +250,8 @@ fn what_is_unknown_is_absent() {
     );
 }
 
-/// Users choose the names of sources and rules. Each name makes one series, whatever characters it
-/// contains, and the name is escaped in the text.
+/// Users choose the names of sources and rules. A name with any characters is escaped in the text,
+/// and cannot add other series.
 #[test]
 fn hostile_names_are_only_names() {
     let names = [
