@@ -1,5 +1,5 @@
-//! Scans of the packets in the ring, and for some operations in dumps. The answer is one JSON
-//! object, such as a list of packets.
+//! Scans of the packets in the ring. Some operations also scan packets in dumps. The answer is one
+//! JSON object, such as a list of packets.
 
 use std::sync::Arc;
 
@@ -50,7 +50,8 @@ pub(crate) struct ScanSummary {
     pub(crate) to: Option<String>,
     /// Packets from dumps, of the time that left the ring; `null`: no dump was needed.
     pub(crate) dumps: Option<AnswerDumps>,
-    /// Packets in the time range that were compared with the filter.
+    /// Packets in the time range that were compared with the filter, including packets that the
+    /// index ruled out. For a token with a filter, only packets in the answer.
     pub(crate) inspected: u64,
     /// `complete` or `incomplete`.
     pub(crate) verdict: &'static str,
@@ -58,8 +59,8 @@ pub(crate) struct ScanSummary {
     pub(crate) missing: Vec<retroscope_recorder::Missing>,
     /// The verdict in words.
     pub(crate) reasons: String,
-    /// Why no packet was found; `null`: packets were found. `aged-out`: the ring overwrote the time
-    /// range, about `seconds` ago.
+    /// Why no packet was found; `null`: packets were found. `aged-out`: the time range ends
+    /// `seconds` before the oldest packet in the ring.
     pub(crate) empty: Option<Empty>,
 }
 

@@ -17,7 +17,8 @@ use utoipa::{
 
 use crate::role::Role;
 
-/// Time after which a client may repeat a trigger that a limit refused.
+/// Value of `Retry-After` for a manual trigger that started no dump because of a limit or a
+/// disabled rule.
 const TRIGGER_AGAIN: Duration = Duration::from_secs(10);
 
 macro_rules! causes {
@@ -167,7 +168,7 @@ pub(crate) struct Problem {
     body: Box<ProblemBody>,
     headers: Vec<(HeaderName, HeaderValue)>,
     /// Whether the guard reports the refusal as an event, because the refusal is about the client's
-    /// identity or origin.
+    /// identity, permissions or origin.
     is_reported: bool,
 }
 
@@ -235,7 +236,7 @@ impl Problem {
 
     /// The JSON object, as it is sent.
     pub(crate) fn text(&self) -> String {
-        // A struct of strings and numbers is always JSON.
+        // Serializing a struct of strings, numbers and booleans cannot fail.
         serde_json::to_string(&self.body).unwrap_or_default()
     }
 
@@ -324,11 +325,13 @@ impl From<QueryError> for Problem {
     }
 }
 
-/// A refusal because of the client's identity or origin, which the guard reports as an event.
+/// A refusal because of the client's identity, permissions or origin. The guard reports the refusal
+/// as an event.
 #[derive(Debug, Clone)]
 pub(crate) struct WhyRefused {
     pub(crate) reason: String,
-    /// The name of the refused client, if it differs from the client that the guard admitted.
+    /// The name of the refused client from [`Denied`]. `None`: the guard uses the name of the
+    /// client that it admitted, if any.
     pub(crate) who: Option<Arc<str>>,
 }
 

@@ -23,18 +23,18 @@ use crate::{
 /// accounts. So one account cannot use all permits.
 const RUNNING_MAX: (usize, usize) = (6, 12);
 /// Maximum number of timelines with peaks at the same time, of one account and of all accounts.
-/// Each may read millions of packets.
+/// Each timeline may read millions of packets.
 const PEAKS_MAX: (usize, usize) = (6, 12);
 /// Maximum number of queries that follow the recording and downloads of open dumps, of one account
 /// and of all accounts.
 const FOLLOWING_MAX: (usize, usize) = (8, 16);
 /// Maximum number of listeners to events, of one account and of all accounts.
 const LISTENERS_MAX: (usize, usize) = (12, 24);
-/// Maximum number of requests that are being answered, of one account. One account gets at most
-/// half of the connections of an address, so that other accounts can connect.
+/// Maximum number of requests that are being answered, of one account. The limit is half of the
+/// connections of an address, so that one account cannot keep all connections of an address busy.
 const REQUESTS_MAX: (usize, usize) = (CONNECTIONS_MAX / 2, usize::MAX);
 /// Maximum number of packets whose details are made at the same time, of one account and of all
-/// accounts. Each may occupy a processor for 10 s.
+/// accounts. Each packet may occupy a processor for 10 s.
 const DISSECTIONS_MAX: (usize, usize) = (2, 3);
 /// Maximum number of manual triggers at the same time, of one account and of all accounts. Each
 /// trigger may occupy a thread for seconds while its filter is compiled.
@@ -161,7 +161,7 @@ pub(crate) struct QueryRecord {
     /// The query's ID.
     id: String,
     state: QueryState,
-    /// The filter; empty: all packets.
+    /// The filter, combined with the token's filter by `and`; empty: no filter.
     filter: String,
     /// The verdict of a complete answer; `null`: the query is running or failed.
     report: Option<QueryReport>,
@@ -205,7 +205,7 @@ pub(crate) struct Queries(Mutex<RecentQueries>);
 #[derive(Debug, Default)]
 struct RecentQueries {
     records: VecDeque<QueryRecord>,
-    /// The recording has ended: new queries are cancelled at once.
+    /// [`Queries::cancel_all`] was called: new queries are cancelled at once.
     is_over: bool,
 }
 
@@ -214,8 +214,8 @@ impl Queries {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a new query, which [`Self::cancel`] can end by means of `cancel`. If the recording
-    /// has ended, the query is cancelled at once.
+    /// Records a new query, which [`Self::cancel`] can end by means of `cancel`. After
+    /// [`Self::cancel_all`], the query is cancelled at once.
     pub(crate) fn begin(
         self: &Arc<Self>,
         caller: &Caller,
@@ -233,8 +233,8 @@ impl Queries {
         if last.len() >= KEPT {
             // Records of running queries are kept. The concurrency limits bound their number.
             let is_done = |it: &QueryRecord| it.state != QueryState::Running;
-            // The oldest record of the same client goes first, so that a client with very many
-            // queries does not displace the records of other clients.
+            // The oldest record of an ended query of the same client goes first, so that a client
+            // with very many queries does not displace the records of other clients.
             let own = last
                 .iter()
                 .position(|it| is_done(it) && it.caller == caller.name);
@@ -309,7 +309,8 @@ impl Queries {
 mod tests {
     use super::*;
 
-    /// An account at its own limit gets no further permits, and other accounts still get permits.
+    /// An account at its own limit gets no further permits. Another account gets the remaining
+    /// permits.
     #[test]
     fn nobody_has_all_places() {
         for limit in [

@@ -1,10 +1,10 @@
 //! Limits the reports about refused clients. A flood of refused requests must not fill the log or
 //! the disk, and must not displace other events.
 //!
-//! A period is a minute from its first refusal on. For the first [`SOURCES_MAX`] sources of a
-//! period, the API reports the first refusal at once. It counts the source's further refusals, and
-//! reports their sum after the period. The refusals of all other sources are only counted, in one
-//! sum. So a period has at most 2 × 16 + 1 reports.
+//! A period is a minute from its first refusal on. For each of the first [`SOURCES_MAX`] sources of
+//! a period, the API reports the source's first refusal at once. It counts the source's further
+//! refusals, and reports their sum after the period. The refusals of all other sources are only
+//! counted, in one sum. So a period has at most 2 × 16 + 1 reports.
 
 use std::{
     collections::BTreeMap,
@@ -32,14 +32,16 @@ pub(crate) struct Refusals(Mutex<Period>);
 struct Period {
     /// Time of the first refusal; `None`: no refusal yet.
     since: Option<Instant>,
-    /// By source, the sum of its refusals after the first refusal.
+    /// By source, the sum of the source's refusals after its first refusal, which was reported at
+    /// once.
     sources: BTreeMap<RefusalSource, Option<Refusal>>,
     /// Sum of the refusals of all other sources.
     others: Option<Refusal>,
 }
 
 impl Refusals {
-    /// Counts a refusal. Returns the refusal if the caller must report it now.
+    /// Records a refusal. Returns the refusal if it must be reported now. Otherwise the refusal is
+    /// only counted in a sum.
     pub(crate) fn add(&self, refusal: Refusal, now: Instant) -> Option<Refusal> {
         let mut period = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         period.since.get_or_insert(now);
@@ -74,7 +76,7 @@ impl Refusals {
     }
 }
 
-/// Adds a refusal to a sum, which takes over the text of the refusal.
+/// Adds a refusal to a sum. The sum gets the reason and the status of this newest refusal.
 fn count(before: &mut Option<Refusal>, refusal: Refusal) {
     let count = before.as_ref().map_or(0, |before| before.count);
     *before = Some(Refusal {

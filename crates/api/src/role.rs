@@ -11,14 +11,15 @@ use serde::{Deserialize, Serialize};
 pub enum Role {
     /// `/metrics` and the OpenAPI document.
     Metrics,
-    /// `metrics`, and the state of the recorder without payload: status, rules, dumps, pins,
-    /// events, headers of packets.
+    /// `metrics`, and the state of the recorder without payload: for example status, rules, dumps,
+    /// pins, events, headers of packets.
     View,
     /// `view`, and packets: queries and the files of dumps.
     Packets,
     /// `view`, and starting dumps, but not reading their files.
     Trigger,
-    /// All operations: rules, pins, `when-full`, deleting dumps, stop.
+    /// All roles, and changes of the recorder: for example rules, pins, `when-full`, deleting
+    /// dumps, stop.
     Admin,
 }
 

@@ -5,8 +5,9 @@
 //! (`Retrier.Check` in its `notify/util.go`). So the answer is 503 if the recorder gave no result
 //! for an alert, for example because it is busy, and 422 if all firing alerts are refused.
 //! Alertmanager repeats alerts that are still firing (`repeat_interval`), and several instances may
-//! send the same alert. The client's account, the rule, and fingerprint and start of the alert are
-//! its key, so the alert gets one dump.
+//! send the same alert. The client's account, the rule, and the fingerprint and start of the alert
+//! form a key. The recorder remembers the dumps of the last 4,096 keys, so the same alert gets one
+//! dump.
 
 use axum::{Extension, extract::State};
 use retroscope_recorder::{
@@ -38,7 +39,8 @@ const SHOWN_BYTES: usize = 128;
 enum AlertFailure {
     /// The alert cannot start a dump, for example because its rule does not exist.
     Refused(String),
-    /// The alert may start a dump when Alertmanager repeats it later.
+    /// A limit or a disabled rule prevented the dump. The alert may start a dump later, when
+    /// Alertmanager repeats the alert.
     Suppressed(String),
     /// The alert's packets are not in the ring.
     Gone(Empty),
@@ -194,7 +196,7 @@ fn act(
         Err(AlertFailure::Gone(gone)) => {
             let outcome = match gone {
                 Empty::AgedOut { .. } => AlertmanagerOutcome::AgedOut,
-                // For triggers, `NotRecorded` is the only other reason.
+                // For a trigger, only one other variant of `Empty` is possible: `NotRecorded`.
                 _ => AlertmanagerOutcome::NotRecorded,
             };
             done(outcome, None, Some(gone.to_string()))
@@ -282,7 +284,7 @@ fn key(caller: &Caller, rule: &str, alert: &NotifiedAlert, starts_ns: i64) -> St
         .collect()
 }
 
-/// The first [`SHOWN_BYTES`] bytes of a text from a notification.
+/// At most the first [`SHOWN_BYTES`] bytes of a text from a notification.
 fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(SHOWN_BYTES)]
 }

@@ -65,7 +65,7 @@ struct SourceBody {
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[schema(as = DetailContext)]
 struct ContextBody {
-    /// Number of packets of the flow.
+    /// Number of packets that were dissected together, the requested packet included.
     packets: usize,
     /// Number of these packets before the packet.
     before: usize,
@@ -90,7 +90,7 @@ pub(crate) struct DetailBody {
     captured: usize,
     /// The packet, and data that Wireshark reassembled or decoded.
     sources: Vec<SourceBody>,
-    /// Wireshark's tree, the protocol layers first.
+    /// Wireshark's tree: the protocol layers, each with its fields.
     fields: Vec<FieldBody>,
     context: ContextBody,
     /// The scan for the flow's earlier packets; `null`: the packet belongs to no flow.
@@ -162,7 +162,7 @@ pub(crate) struct StreamBody {
     /// Number of bytes from the server, missing bytes included.
     server_bytes: u64,
     scan: ScanSummary,
-    /// What the client must know about the bytes, in words.
+    /// Remarks on the bytes, in words.
     remarks: Vec<&'static str>,
     /// The conversation has more than 1 MiB, more than 10,000 segments, or took longer than 10 s
     /// to read.
@@ -375,7 +375,7 @@ fn export(
 /// A packet among the packets of its flow, which are dissected together.
 struct FlowContext {
     packets: Vec<KeptPacket>,
-    /// Index of the packet.
+    /// Index of the packet in `packets`.
     before: usize,
     is_limited: bool,
     scan: Option<(QueryReport, Query)>,

@@ -40,7 +40,7 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Interval at which a growing file is checked for new data.
 const GROWTH_POLL: Duration = Duration::from_millis(100);
 /// Maximum number of attempts to find and open a file. If the dump is finished or compressed
-/// between both steps, its file has a new name.
+/// between these two steps, its file has a new name.
 const OPEN_TRIES: usize = 3;
 /// The suffix of a file that is being written.
 const PART: &str = ".part";
@@ -58,7 +58,7 @@ pub(crate) struct DumpFileQuery {
 /// An open file of a dump.
 struct OpenedFile {
     id: String,
-    /// The name of the finished file.
+    /// The name of the file, without the suffix `.part` that the file of an open dump has.
     name: String,
     reader: DumpFileReader,
     /// Facts about a finished file; `None`: the file is being written.
@@ -69,7 +69,7 @@ struct OpenedFile {
 
 struct FinishedMeta {
     packets: u64,
-    /// Start and end, RFC 3339.
+    /// Start and end of the dump's window, RFC 3339.
     window: (String, String),
     sha256: Option<String>,
 }
@@ -221,8 +221,8 @@ pub(crate) async fn file(
 }
 
 /// The requested range, from its first byte to the byte after its last; `None`: the whole file (RFC
-/// 9110, section 14.2). An unknown form of `Range` is ignored. Error 416: the file has no byte of
-/// the range.
+/// 9110, section 14.2). `Range` is ignored if it has an unknown form or several ranges, or if
+/// `If-Range` differs from `tag`. Error 416: the file has no byte of the range.
 fn asked_range(
     headers: &HeaderMap,
     tag: Option<&str>,
@@ -304,7 +304,8 @@ impl FileTransfer {
         }
     }
 
-    /// Sends a range of bytes, as far as the file has them. Returns the end of the sent range.
+    /// Sends a range of bytes, or the part of the range that the file has. Returns the end of the
+    /// sent range.
     fn send(&mut self, reader: &DumpFileReader, first: u64, end: u64) -> Result<u64, String> {
         let mut at = first;
         while at < end {

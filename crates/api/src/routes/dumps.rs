@@ -1,4 +1,4 @@
-//! Dumps and their reports. The files are in `dump_files`.
+//! Dumps and their reports. The operations on the files of a dump are in the module `dump_files`.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"

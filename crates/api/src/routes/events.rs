@@ -51,7 +51,8 @@ pub(crate) struct EventsQuery {
 /// `changed`, `refused`, `notice`, `missed`, or as last event `end`. `data` is a JSON object. `id`
 /// is the number of the next event, from which a client can resume. Browsers and libraries send it
 /// as `Last-Event-ID`. A client that is too slow gets an event `missed` with the number of missed
-/// events. The event `end` has `why` if the token was removed or changed, or has expired.
+/// events. The event `end` has `why` if the token was removed or changed, or has expired, or if the
+/// session has ended.
 #[utoipa::path(
     get, path = "/v1/events", tag = "status",
     params(EventsQuery, ("Last-Event-ID" = Option<u64>, Header, description = "The `id` of the last event that the client received.")),
@@ -76,8 +77,8 @@ pub(crate) async fn events(
     spawn_blocking(move || {
         let _permit = permit;
         let mut listener = app.handle.subscribe(from);
-        // A message without data is not an event. It sets the client's reconnection time, 1000 ms,
-        // and the number to resume from: HTML, section 9.2.6.
+        // A message without data is not an event. This message sets the client's reconnection time,
+        // 1000 ms, and the number to resume from: HTML, section 9.2.6.
         let mut text = format!("retry: 1000\nid: {}\n\n", listener.cursor());
         let mut told = Instant::now();
         loop {
@@ -118,7 +119,7 @@ fn end(sender: Sender, next: u64, why: Option<&str>) {
     }
 }
 
-/// Formats an event. `next` is the number of the event after it.
+/// Formats an event. `next` is the number of the following event.
 fn message(kind: &str, data: &EventBody<'_>, next: u64) -> String {
     // Strings, numbers and reports always serialize, in one line.
     let data = serde_json::to_string(data).unwrap_or_default();

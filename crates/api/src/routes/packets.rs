@@ -27,9 +27,9 @@ use crate::{
 const PAGE: u64 = 100;
 /// Maximum number of packets on a page.
 const PAGE_MAX: u64 = 1000;
-/// Maximum number of captured bytes on a page with `hex`.
+/// Number of captured bytes after which a page with `hex` ends.
 const PAGE_BYTES_MAX: u64 = 4 << 20;
-/// Beginning of an `after` that is a time.
+/// Prefix of a value of `after` that has a time stamp instead of packet IDs.
 const TIME: &str = "time:";
 
 /// Selects packets.
@@ -155,7 +155,8 @@ impl PacketLine {
 #[schema(as = Packets)]
 pub(crate) struct PacketPage {
     packets: Vec<PacketLine>,
-    /// The value of `after` for the next page; `null`: this page is the last page.
+    /// The value of `after` for the next page; `null`: this page is the last page, or `newest` was
+    /// requested.
     next: Option<String>,
     scan: ScanSummary,
 }
@@ -165,8 +166,8 @@ enum PageStart {
     First,
     /// After these packets of the ring.
     After(Vec<PacketId>),
-    /// From this stamp on, ns, without the first packets of this stamp. An answer with dumps may
-    /// have packets without an ID.
+    /// From this stamp (ns) on, without the first N packets of this stamp; N is the second number.
+    /// Used if an answer may have packets of dumps, because these may have no ID.
     Time(i64, u64),
 }
 
@@ -201,9 +202,11 @@ struct PageLines {
 }
 
 impl PageLines {
-    /// Adds a packet. Returns whether the page has room for another packet.
+    /// Adds a packet, unless the page is full or an earlier page has the packet. `false`: the page
+    /// needs no further packets.
     fn add(&mut self, seen: &QueriedPacket<'_>, with_hex: bool) -> bool {
-        // Packets of the earlier page that have left the ring meanwhile make room in the query's limit.
+        // The query's limit includes the packets of earlier pages that are skipped below. If some
+        // of these have left the ring meanwhile, the query finds more packets than the page needs.
         if self.lines.len() == self.limit {
             self.is_full = true;
             return false;
@@ -289,7 +292,8 @@ pub(crate) async fn list(
         query: Query {
             community_id: asked.community_id,
             limit_packets: Some(given.saturating_add(limit)),
-            // The page ends after these bytes from its first packet on, which is not the newest.
+            // Without this limit, `PageLines::add` would count the bytes from the oldest packet on,
+            // and would leave out the newest packets.
             limit_bytes: (with_hex && is_newest).then_some(PAGE_BYTES_MAX),
             newest: is_newest,
             after,

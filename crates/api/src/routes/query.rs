@@ -72,8 +72,8 @@ pub(crate) struct QueryParameters {
     /// Resume after these packets of an earlier answer, without repeating a packet: IDs, separated
     /// by commas, from `epb_packetid` or from `after` in the verdict.
     after: Option<String>,
-    /// Return the verdict as JSON, without the packets. The answer and its `Location` begin at
-    /// once.
+    /// Return the verdict as JSON, without the packets. The head of the answer, with `Location`, is
+    /// sent before the packets are counted.
     count: Option<bool>,
 }
 
@@ -222,7 +222,7 @@ struct QueryJob {
     sender: Sender,
     cancel: Cancel,
     permit: ConcurrencyPermit,
-    /// Cancels the query when the caller's token is revoked.
+    /// Cancels the query when the caller's token is revoked or the caller's session ends.
     _watch: AbortOnDrop,
 }
 

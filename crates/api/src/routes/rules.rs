@@ -32,7 +32,7 @@ pub(crate) struct RulesBody {
 pub(crate) struct RulePatch {
     /// Whether packets that match are hits.
     enabled: bool,
-    /// Whether the next dump disables the rule. If left out: as it is.
+    /// Whether the next dump disables the rule. If left out, the rule keeps its setting.
     single: Option<bool>,
 }
 
