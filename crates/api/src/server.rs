@@ -216,8 +216,9 @@ impl Drop for Server {
     }
 }
 
-/// Follows the files of tokens and TLS, each on a thread: a file that hangs does not delay the
-/// other. Reports changes as events.
+/// Follows the token file on one thread, and the files of TLS on another thread, so that a read
+/// that hangs delays only its own thread. Reports the sentences of
+/// [`Tokens::refresh`](crate::token::Tokens::refresh) and [`Tls::refresh`] as events.
 fn follow_files(runtime: &Runtime, app: &Arc<App>) -> io::Result<Vec<SyncSender<()>>> {
     type Refresh = fn(&App, bool) -> Option<String>;
     let tokens: Refresh = |app, is_asked| {
@@ -372,7 +373,7 @@ impl Serving {
     }
 }
 
-/// Why a handshake failed, if that is about the client's certificate.
+/// The reason why a handshake failed. `None`: the reason is not the client's certificate.
 fn refused_certificate(error: &io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<TlsError>()?;
     let is_refused = matches!(
@@ -390,7 +391,7 @@ async fn wait_after(error: &io::Error) {
 }
 
 /// The answer to a client if all connections are busy. The server does not wait until the client
-/// has read it.
+/// has read this answer.
 fn no_room() -> String {
     let why = format!("{CONNECTIONS_MAX} connections are busy, which is the limit: try again");
     let body = Problem::busy(why, Duration::from_secs(1)).text();

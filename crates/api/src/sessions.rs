@@ -29,9 +29,10 @@ const LINKS_MAX: usize = 16;
 pub(crate) const LINK_LIFETIME: Duration = Duration::from_secs(60);
 /// Period in which failed logins are counted.
 const FAILURE_PERIOD: Duration = Duration::from_secs(60);
-/// Failed logins of an address in a period, after which the address is refused.
+/// Number of failed logins in a period after which the API refuses logins from an address.
 const FAILURES_MAX: u32 = 10;
-/// Addresses with separate counts in a period. All other addresses share one count.
+/// Maximum number of addresses with separate counts in a period. All other addresses share one
+/// count.
 const FAILING_ADDRESSES_MAX: usize = 1024;
 
 /// A session, which requests name by their cookie.
@@ -136,8 +137,9 @@ impl Sessions {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a session of a client. Returns the session and the value of its cookie. At a limit,
-    /// the session that was idle for longest ends.
+    /// Starts a session of a client. Returns the client with its session, and the value of the
+    /// cookie. At the limit of the account, the account's session that was idle for longest ends.
+    /// At the limit of all sessions, the session that was idle for longest ends.
     ///
     /// # Errors
     ///
@@ -415,7 +417,8 @@ mod tests {
         }
         let kept = sessions.failures().counts.len();
         assert_eq!(kept, FAILING_ADDRESSES_MAX + 1);
-        // Addresses above the limit share one count, so failures of the others refuse this address.
+        // Addresses above the limit share one count, so failures of other addresses refuse
+        // `address(99_999)`.
         assert_eq!(sessions.may_try(address(3), later + SECOND), Ok(()));
         assert!(sessions.may_try(address(99_999), later + SECOND).is_err());
     }

@@ -15,7 +15,7 @@ use crate::problem::{Cause, Problem};
 
 /// Maximum number of pieces between the writing thread and the connection.
 const PIECES: usize = 4;
-/// Bytes of a piece that a [`PieceWriter`] makes.
+/// Maximum number of bytes of a piece that a [`PieceWriter`] makes.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// The writing end of a body. If it is dropped without [`Self::end`], the body is cut: over
@@ -95,7 +95,7 @@ impl Sender {
     }
 }
 
-/// Writes to a [`Sender`] in pieces of [`PIECE_BYTES`].
+/// Writes to a [`Sender`] in pieces of [`PIECE_BYTES`] bytes. A flush may send a shorter piece.
 #[derive(Debug)]
 pub(crate) struct PieceWriter<'a> {
     sender: &'a Sender,

@@ -54,7 +54,7 @@ pub struct TokenLine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
     /// The token sees only packets that match this pcap-filter(7) expression. An expression with a
-    /// name is refused.
+    /// name that must be looked up, of a host, network, port or protocol, is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
     /// Maximum number of bytes of each packet that the token may see.
@@ -185,8 +185,9 @@ fn open_locked(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Refuses a filter with a name, because each query would look up the name again. Refuses a filter
-/// that compiles neither for Ethernet packets nor for packets that begin with IP. Looks up no name.
+/// Refuses a filter with the name of a host, network, port or protocol, because each query would
+/// look up the name again. Refuses a filter that compiles neither for Ethernet packets nor for
+/// packets that begin with IP. Looks up no name.
 fn check_filter(text: &str) -> Result<(), FilterError> {
     Template::parse(text)?.without_names()?;
     let compile = |link_type| {
@@ -200,7 +201,7 @@ fn check_filter(text: &str) -> Result<(), FilterError> {
     compile(LinkType::ETHERNET).or_else(|error| compile(LinkType::RAW).map_err(|_| error))
 }
 
-/// A valid token of the file.
+/// A token from a valid line of the file. The token may have expired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Token {
     name: Arc<str>,
@@ -226,7 +227,7 @@ pub(crate) enum TokenRefusal {
     Expired(Arc<str>),
 }
 
-/// The tokens of a file. A login takes no lock and does not access the file.
+/// The tokens of a file. A check of a request's token takes no lock and does not access the file.
 pub(crate) struct Tokens {
     path: PathBuf,
     known: ArcSwap<Vec<Arc<Token>>>,
@@ -256,7 +257,7 @@ impl Tokens {
 
     /// Reads the file again if it has changed, or if `is_asked`. Returns a sentence for the user if
     /// `is_asked`, or if the file cannot be read. Blocks on the disk and on the compilation of
-    /// filters; logins use the old tokens meanwhile.
+    /// filters; requests use the old tokens meanwhile.
     pub(crate) fn refresh(&self, is_asked: bool) -> Option<String> {
         let mut known = self.stamp.lock().unwrap_or_else(PoisonError::into_inner);
         let stamp = stamp(&self.path);

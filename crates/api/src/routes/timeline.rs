@@ -131,7 +131,7 @@ pub(crate) struct TimelineBody {
     /// Length of each slot, seconds.
     slot_seconds: f64,
     /// Every packet that was stored from this time on is in the ring; older slots have the
-    /// remaining packets. `null`: files, of which nothing was overwritten.
+    /// remaining packets. `null`: the packets are from files, and no packet was overwritten.
     whole_from: Option<String>,
     /// The longest time span of the packets of one bucket. The bytes of a bucket are spread evenly
     /// over its time span, and also its packets, unless the bucket was read for `peaks`.

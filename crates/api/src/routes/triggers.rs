@@ -70,8 +70,8 @@ pub(crate) async fn trigger(
     if let Some(key) = &key {
         check_name(key)?;
     }
-    // The account is part of the meaning, so a client that repeats the key of another account is
-    // refused and does not learn the dump of that key.
+    // The account is part of the text that belongs to the key. So a client that repeats the key of
+    // another account is refused, and does not learn the dump of that key.
     let meaning = format!("{} {wanted:?}", caller.account);
     let mut wanted = wanted.read(&caller, key.clone())?;
     let handle = app.handle.clone();

@@ -116,7 +116,8 @@ mod tests {
     use super::*;
     use crate::Cli;
 
-    /// All commands, each with its path of subcommand names.
+    /// All commands that are not hidden, each with the names of the program and of the subcommands
+    /// that lead to the command.
     fn commands(program: &Command) -> Vec<(Vec<String>, Command)> {
         let mut all = vec![(vec![program.get_name().to_owned()], program.clone())];
         for inner in program.get_subcommands().filter(|it| !it.is_hide_set()) {

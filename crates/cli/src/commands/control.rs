@@ -180,7 +180,7 @@ impl EventLines {
         let mut event = json!({ "event": kind, "next": self.next });
         let all = event.as_object_mut()?;
         all.extend(fields.as_object().cloned().unwrap_or_default());
-        // The same word as `event`.
+        // `kind` has the same word as `event`.
         all.remove("kind");
         Some(format!("{event}\n"))
     }
