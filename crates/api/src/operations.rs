@@ -25,7 +25,7 @@ pub(crate) struct Operation {
     pub(crate) path: &'static str,
     /// The operation's name in the document, which generated clients use.
     pub(crate) id: &'static str,
-    /// The required role; `None`: the operation needs no token.
+    /// The required role; `None`: the guard does not identify the client.
     pub(crate) role: Option<Role>,
     pub(crate) limited: Limited,
 }

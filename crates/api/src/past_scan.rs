@@ -80,9 +80,10 @@ impl From<&QueryReport> for ScanSummary {
 }
 
 impl PastScan {
-    /// Calls `look` with `state` for each packet in order, on a blocking thread. `look` returns
-    /// whether it needs more packets. `answer` gets the state, the verdict and the query, and makes
-    /// the body of the answer. The answer keeps the permit of a query until the answer is sent.
+    /// Calls `look` with `state` for each matching packet in order, on a blocking thread. `look`
+    /// returns whether it needs more packets. `answer` gets the state, the verdict and the query,
+    /// and makes the body of the answer. The answer keeps the permit of a query until the answer is
+    /// sent.
     pub(crate) async fn run<T: Send + 'static, B: Serialize>(
         self,
         app: Arc<App>,

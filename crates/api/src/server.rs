@@ -102,7 +102,8 @@ impl Server {
                 .max_blocking_threads(WORKERS_MAX)
                 .thread_name("api")
                 .on_thread_start(|| {
-                    // If the system does not permit it, the thread keeps its normal priority.
+                    // If the system does not permit the niceness, the thread keeps its normal
+                    // priority.
                     let _ = setpriority_process(None, NICE);
                 })
                 .enable_all()

@@ -196,7 +196,7 @@ impl Sessions {
     ///
     /// # Errors
     ///
-    /// A sentence.
+    /// A sentence for the user: the session has ended.
     pub(crate) fn check(&self, session: &Session, now: Instant) -> Result<(), String> {
         if session.has_ended.load(Ordering::Relaxed) || self.left(session, now).is_zero() {
             return Err("this session has ended: log in again".to_owned());

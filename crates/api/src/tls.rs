@@ -56,7 +56,7 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// A sentence.
+    /// A sentence for the user: a file cannot be read or is invalid.
     pub(crate) fn read(files: &TlsFiles) -> Result<Self, String> {
         let stamps = files.stamps();
         Ok(Self {
@@ -149,7 +149,8 @@ pub(crate) fn key(path: &Path, option: &str) -> Result<PrivateKeyDer<'static>, S
     PrivateKeyDer::from_pem_file(path).map_err(|error| unreadable(path, option, &error))
 }
 
-/// Reads the certificates from a file that an option names. The file must contain at least one.
+/// Reads the certificates from a file that an option names. The file must contain at least one
+/// certificate.
 pub(crate) fn certificates(
     path: &Path,
     option: &str,
@@ -165,7 +166,8 @@ pub(crate) fn certificates(
     Ok(certificates)
 }
 
-/// The sentence for an unreadable file. A recorder without privileges cannot read root's files.
+/// The sentence for a file that cannot be read or parsed. A recorder without privileges cannot read
+/// root's files.
 fn unreadable(path: &Path, option: &str, error: &pem::Error) -> String {
     let path = path.display();
     match error {

@@ -8,8 +8,8 @@
 //! |---|---|
 //! | files | Landlock: reads the system's libraries and Wireshark's data; seccomp: only opens to read |
 //! | network, other sockets | seccomp: no `socket`; Landlock's TCP rights and scopes in addition |
-//! | other processes | seccomp: no `fork`, `kill`, `F_SETOWN`, `ptrace`, or new limits by `prlimit64` |
-//! | the recorder's descriptors | `close_range`: keeps three pipes, and a sealed copy of the packets |
+//! | other processes | seccomp: no `fork`, `kill`, `ptrace`, `F_SETOWN`; `prlimit64` only reads |
+//! | the recorder's descriptors | `close_range`: leaves three pipes and a sealed packet file |
 //! | memory, processor, files | resource limits, the lowest priority, the first victim of the OOM killer |
 //! | many threads | a limit for the threads of the user; root has no such limit |
 //! | capabilities | dropped, and `no_new_privs` |

@@ -1,4 +1,4 @@
-//! Files of dumps: download, also while they grow, hold, and delete.
+//! Files of dumps: download (also of a growing file), hold, and delete.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"

@@ -236,7 +236,7 @@ fn is_secure(headers: &HeaderMap, is_tls: bool) -> bool {
 }
 
 fn with_cookie(mut response: Response, cookie: &str) -> Response {
-    // Name and value have only letters, digits and hyphens.
+    // The cookie's name and value have only letters, digits and hyphens.
     if let Ok(cookie) = HeaderValue::from_str(cookie) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }

@@ -20,7 +20,8 @@ use crate::{
     problem::Problem,
 };
 
-/// Time limit for the dumper to create the dump's file. On a slow disk the dumper is late.
+/// Maximum time for which the answer waits until the dumper has created the dump's file. On a slow
+/// disk the dumper may need longer.
 const FILE_WAIT: Duration = Duration::from_secs(1);
 /// Interval at which the answer checks whether the file exists.
 const FILE_LOOK: Duration = Duration::from_millis(2);
