@@ -1,4 +1,4 @@
-//! Options and keys of earlier versions, with their replacements. CHANGELOG.md has the same table.
+//! Options and keys of earlier versions, with their replacements. CHANGELOG.md lists them too.
 
 use clap::{
     Error,
@@ -7,8 +7,8 @@ use clap::{
 
 use super::record::{is_of_flows, key_of};
 
-/// Former keys and their replacements. These names were also options of `record` and `flows`.
-/// FlowScope's names, such as `device`, and `tokens` are still options.
+/// Former keys and options, with the keys that replace them. FlowScope's names, such as `device`,
+/// and `tokens` are still options.
 pub(crate) const KEYS: &[(&str, &str)] = &[
     ("alerts-budget", "alerts.budget"),
     ("alerts-delay", "alerts.delay"),

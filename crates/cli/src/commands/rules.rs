@@ -237,7 +237,7 @@ fn body(rule: &RuleArgs) -> Value {
     body.into()
 }
 
-/// The settings of a rule without its counts.
+/// A rule without its hits and the time of its last hit: only the settings.
 fn without_hits(rule: &Value) -> Value {
     let mut rule = rule.clone();
     if let Some(fields) = rule.as_object_mut() {

@@ -1,4 +1,5 @@
-//! `retroscope sandbox`: the API of `record` runs Wireshark's dissectors by this command.
+//! `retroscope sandbox`: restricts its process and executes a program. The API of `record` runs
+//! Wireshark's dissectors through this command.
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 

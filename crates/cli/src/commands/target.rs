@@ -61,8 +61,8 @@ impl OutputTarget {
         opened.with_context(|| format!("cannot write {self}"))
     }
 
-    /// Whether the destination is the same file as `other`, under any name, before it is opened.
-    /// Pipes and devices are never the same.
+    /// Whether the destination is the regular file `other`, under any name. Does not open the
+    /// destination. If `other` is a pipe or a device, the answer is `false`.
     pub(super) fn is_file(&self, other: &Metadata) -> bool {
         let metadata = match self {
             Self::Stdout => {

@@ -1,6 +1,7 @@
 //! Signals: USR1 triggers, USR2 prints statistics, INT and TERM stop, and a second INT or TERM
-//! stops at once. HUP stops a recorder on a terminal. Without a terminal, HUP reopens the EVE file
-//! and reloads the configuration. If the parent process ignores HUP, the recorder ignores HUP too.
+//! stops at once. HUP stops a recorder whose stdin or stderr is a terminal. Without a terminal, HUP
+//! reopens the EVE file and reloads the configuration. If the parent process ignores HUP, the
+//! recorder ignores HUP too.
 
 use std::{
     fs,
@@ -31,7 +32,7 @@ pub(crate) struct Signals {
 #[derive(Debug, Default)]
 struct SignalState {
     phase: Mutex<Phase>,
-    /// Stop flag that file sources check while they wait in a read.
+    /// Stop flag that file sources check before each read, and while they wait for a pipe.
     stop: Arc<AtomicBool>,
     statistics: AtomicBool,
     /// HUP arrived and requests a reload.
@@ -40,8 +41,8 @@ struct SignalState {
     hangup: Hangup,
 }
 
-/// Meaning of SIGHUP. Decided at the start, because a terminal is not recognizable after it hung
-/// up.
+/// Meaning of SIGHUP. The program decides this at the start, because after a hangup it cannot
+/// recognize the terminal.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Hangup {
     /// The parent process ignores SIGHUP, like nohup(1), so the signal stays ignored.
@@ -158,8 +159,8 @@ impl Signals {
         *phase = Phase::Running(recording);
     }
 
-    /// Flag that a stop signal or a client's stop request sets. File sources check the flag while
-    /// they wait in a read.
+    /// Flag that a stop signal or a client's stop request sets. File sources check the flag before
+    /// each read, and while they wait for a pipe.
     pub(crate) fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.shared.stop)
     }

@@ -36,7 +36,7 @@ struct SummaryJson<'a> {
     scripts_failed: u64,
     /// Packets that were not analyzed while rules could trigger.
     not_analyzed: u64,
-    /// Dumps whose packets may have arrived too late.
+    /// Number of dumps that may lack packets, because these packets arrived too late.
     dumps_with_late_packets: u64,
     /// Status of each module.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -296,7 +296,8 @@ fn show_power(ns: u64) -> String {
 }
 
 /// Prints how many packets the buffer of a live source holds, and for how long at the mean rate.
-/// Also prints how long a packet may take without a drop at common link speeds.
+/// Also prints how long the processing of a packet may take at common link speeds before the source
+/// drops packets.
 fn say_buffer(source: &SourceSnapshot, elapsed: Option<Duration>) {
     let (Some(packets), Some(elapsed)) = (source.buffer_packets(), elapsed) else {
         return;

@@ -1,6 +1,6 @@
-//! `flows --top`: shows the largest flows of the last seconds. On a terminal a table is redrawn
-//! until the user quits, and the last table stays visible. Elsewhere tables are printed one after
-//! another. The main thread draws; no other thread waits for the drawing.
+//! `flows --top`: shows the largest flows of the last seconds. On a terminal, a table is redrawn
+//! until the recording ends, and the last table stays visible. Elsewhere, tables are printed one
+//! after another. The main thread draws; no other thread waits for the drawing.
 
 mod table;
 
@@ -20,10 +20,10 @@ use crate::{
 };
 use table::About;
 
-/// Time between two tables.
+/// Time between two tables. On a terminal, a key or a new size shows the next table earlier.
 const DRAW_EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of flows whose traffic is counted separately in a second, divided among the
-/// shards: at most 2.4 MB.
+/// shards. With 72 bytes a flow, the counts of a second need up to 2.4 MB.
 pub(crate) const FLOWS_MAX: usize = 32_768;
 /// Default of --window, in seconds.
 const WINDOW_S: u32 = 10;
@@ -67,8 +67,8 @@ pub(super) struct Top {
 }
 
 impl Top {
-    /// Takes over the terminal if stdout is a terminal. Messages are deferred until the terminal is
-    /// released, when this is dropped.
+    /// Takes over the terminal if stdout is a terminal. Messages for a terminal are then deferred
+    /// until the drop of the returned value releases the terminal.
     ///
     /// # Errors
     /// The system's error about signals.
@@ -96,8 +96,8 @@ impl Top {
     }
 
     /// Handles keys. On a terminal, draws the table each [`DRAW_EVERY`], and after a key or a new
-    /// size. Elsewhere, prints the table when it is due, if this call received slices. Returns
-    /// `false` if the user quits or if a table cannot be printed.
+    /// size. Elsewhere, prints the table if [`DRAW_EVERY`] has passed and this call received
+    /// slices. Returns `false` if the user quits or if a table cannot be printed.
     pub(super) fn tick(&mut self, recorder: &Recorder) -> bool {
         let mut news = 0;
         for slice in self.slices.try_iter() {

@@ -1,8 +1,9 @@
 //! `retroscope status`: shows the state of a recorder over HTTP, or the contents of another
-//! process's ring, even after that process was killed.
+//! process's ring.
 //!
-//! A ring can be read if it is in a file or a memfd (`record --ring-file` or `ring-memfd`). Reading
-//! a ring neither contacts nor slows down its recorder.
+//! A ring can be read if it is in a file or a memfd (`record --ring-file` or `ring-memfd`). A ring
+//! file can be read even after its recorder was killed; a memfd ends with its recorder. Reading a
+//! ring neither contacts nor slows down its recorder.
 
 mod remote;
 mod report;

@@ -28,7 +28,7 @@ use crate::{
     terminal::{self, ScreenLine, Terminal},
 };
 
-/// Interval between two requests.
+/// Interval between the starts of two samples. A sample that takes longer delays the next sample.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Time for which the screen waits for a sample before it checks keys and the terminal's size.
 const KEY_WAIT: Duration = Duration::from_millis(50);
@@ -106,12 +106,12 @@ struct StatusScreen {
     terminal: Terminal,
     before: Option<Sample>,
     now: Sample,
-    /// Error of the last request.
+    /// Why the last sample failed. `None`: the last sample succeeded.
     trouble: Option<String>,
 }
 
 impl StatusScreen {
-    /// Shows the screen until the user quits.
+    /// Shows the screen until the user quits, or until INT, TERM or HUP arrives.
     fn run(&mut self, client: Client) -> Result<(), Failure> {
         let failed = |error| Failure::failed(format_args!("cannot watch a recorder: {error}"));
         let is_over = Arc::<AtomicBool>::default();

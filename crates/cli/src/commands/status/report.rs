@@ -36,8 +36,8 @@ pub(super) struct RingReport {
     newest: Option<String>,
     /// The ring contains all packets that were stored since this time.
     whole_since: Option<String>,
-    /// Elapsed time since `whole_since`. If the recorder is dead, the time ends at the last
-    /// publication.
+    /// Time from `whole_since` until now. If the recorder is not known to run, the time ends at the
+    /// last publication.
     held_seconds: Option<f64>,
     producers: Vec<ProducerJson>,
     interfaces: Vec<InterfaceJson>,

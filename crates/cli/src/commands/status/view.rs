@@ -69,7 +69,7 @@ struct StatusView<'a> {
     lines: Vec<ScreenLine>,
     width: usize,
     now: &'a Value,
-    /// The previous status, and its age in seconds.
+    /// The previous status, and the seconds between the previous sample and this sample.
     before: Option<(&'a Value, f64)>,
 }
 
@@ -78,7 +78,7 @@ impl StatusView<'_> {
         self.lines.push(ScreenLine::new(&text, look, self.width));
     }
 
-    /// Growth of a counter per second. `None`: there is no previous value.
+    /// Growth of a counter per second. `None`: the previous or the present value is missing.
     fn rate(&self, of: impl Fn(&Value) -> Option<u64>) -> Option<f64> {
         let (before, seconds) = self.before?;
         Some(of(self.now)?.saturating_sub(of(before)?) as f64 / seconds)
@@ -188,7 +188,7 @@ impl StatusView<'_> {
         );
     }
 
-    /// Each thread, with its rates since the previous status.
+    /// Adds a table of the threads, with their rates since the previous status.
     fn threads(&mut self) {
         let heading = [
             "thread", "cpu", "stored", "analyzed", "pending", "missed", "longest",
@@ -257,7 +257,7 @@ impl StatusView<'_> {
         }
     }
 
-    /// Counts and delay of alerts, if alerts are possible.
+    /// Adds the counts and ages of alerts, if alerts may arrive.
     fn alerts(&mut self) {
         let alerts = &self.now["alerts"];
         let lines = |kind: &str| alerts["lines"][kind].as_u64().unwrap_or(0);
@@ -375,7 +375,8 @@ impl StatusView<'_> {
         }
     }
 
-    /// Adds a heading and rows.
+    /// Adds the lines of a table. The first row is the heading; `right` lists the columns that are
+    /// aligned to the right.
     fn table<const N: usize>(&mut self, rows: &[[String; N]], right: &[usize]) {
         for (at, text) in columns(rows, right).lines().enumerate() {
             let look = if at == 0 {

@@ -1,5 +1,6 @@
-//! Decides whether to feed the service manager's watchdog: only while every thread of the data path
-//! makes progress. sd_watchdog_enabled(3).
+//! Decides whether to feed the service manager's watchdog (sd_watchdog_enabled(3)): only while
+//! every listed thread makes progress. A live recorder lists the running threads of the data path.
+//! A recorder that reads files lists no thread.
 
 use std::{
     collections::BTreeMap,
@@ -52,7 +53,8 @@ impl Watchdog {
         }
     }
 
-    /// Decides at `now`. `turns` contains the threads that have not ended.
+    /// Decides at `now`. `turns`: the name and the number of turns of each thread that
+    /// `Recorder::turns` lists.
     pub(super) fn judge(&mut self, now: Instant, turns: Vec<(String, u64)>) -> Judgement {
         let before = std::mem::take(&mut self.threads);
         for (thread, turns) in turns {

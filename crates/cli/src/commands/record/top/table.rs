@@ -84,8 +84,8 @@ pub(super) fn table(
     lines.iter().map(|line| cut(line, width)).collect()
 }
 
-/// Joins the cells of a row. `by` selects and orders the columns, and a narrow `width` leaves only
-/// the first columns. The name is always the last cell.
+/// Joins the cells of a row. `by` selects and orders the columns. With a `width` below 80, only the
+/// first columns are shown. The name is always the last cell.
 fn line(
     by: TopOrder,
     width: usize,
@@ -128,8 +128,8 @@ fn ends(key: &BiflowKey, bytes: [u64; 2]) -> String {
     format!("{from} > {to}{}", vlans.collect::<String>())
 }
 
-/// Truncates a line to the width. Replaces control characters, because an interface name must not
-/// control the terminal.
+/// Truncates a line to the width. Replaces all characters except printable ASCII by `?`, because an
+/// interface name must not control the terminal.
 fn cut(line: &str, width: usize) -> String {
     let printable = |char: char| if matches!(char, ' '..='~') { char } else { '?' };
     line.chars().map(printable).take(width).collect()

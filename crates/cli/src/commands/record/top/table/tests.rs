@@ -30,7 +30,7 @@ fn flow(addr: &str, proto: u8) -> BiflowKey {
     })
 }
 
-/// 10 s with 80 Mbit/s, of which a quarter is in rows.
+/// A report of 10 s with 80 Mbit/s. The three rows have a quarter of the bytes.
 fn report() -> TopReport {
     let row = |key, volume| TopRow {
         subject: TopSubject::Flow(key),
@@ -78,8 +78,8 @@ last 10 s: 80.000 Mbit/s, 10000 pps, 1234+ flows; lost 7; eth0?
     assert_eq!(lines.join("\n"), expected);
 }
 
-/// In the order of flows, each row is a host. A flow counts for both hosts, so the rows overlap,
-/// and the table must not sum up the remaining hosts.
+/// If the table is sorted by flows, each row is a host. A flow counts for both of its hosts, so the
+/// rows overlap, and the table must not have a row with the sum of the remaining hosts.
 #[test]
 fn hosts_have_flows() {
     let mut report = report();
