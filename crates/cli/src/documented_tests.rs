@@ -12,9 +12,9 @@
 //!
 //! - A word in capitals (`FILE`, `UID:GID`) is a placeholder. A placeholder may be any value, and
 //!   `COMMAND` may be any command. The test checks the names of commands and options all the same.
-//! - `…` replaces arguments that the document leaves out. A code span names a command or an option,
-//!   and leaves out the rest. So both may lack required arguments. Whole command lines may not,
-//!   except with `--config`, because the file may contain the keys.
+//! - `…` replaces arguments that the document leaves out. A code span may name only a command or an
+//!   option. So code spans, and command lines with `…`, may lack required arguments. Other command
+//!   lines may lack them only with `--config`, because the file may contain the keys.
 
 use std::{
     fs, iter, mem,
@@ -124,7 +124,7 @@ fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// The text files at and below these paths of the workspace.
+/// The files at and below these paths of the workspace, except SVG, PNG and JSON files.
 fn files(paths: &[&str]) -> Vec<PathBuf> {
     let mut waiting: Vec<PathBuf> = paths.iter().map(|path| root().join(path)).collect();
     let mut files = Vec::new();
@@ -334,7 +334,8 @@ fn arguments(words: &[String]) -> Option<&[String]> {
         _ => word == "retroscope",
     };
     let at = words.iter().position(is_program)?;
-    // Only wrappers, with their options and option values, and variables may precede the program.
+    // Only wrappers, with their options and values, and variables may precede the program. After a
+    // program of `CONTAINERS`, any words may precede it.
     let is_skipped = |(at, word): (usize, &String)| {
         let is_number = word.parse::<u32>().is_ok();
         let is_value = at > 0 && words[at - 1].starts_with('-');
@@ -478,7 +479,8 @@ fn parse_words(words: &[String], may_lack: bool) -> Result<(), String> {
 }
 
 /// Changes a command so that the arguments with these names accept any value. Names have the form
-/// of clap's errors: `--duration <TIME>`.
+/// of clap's errors: `--duration <TIME>`. The name of one positional argument selects all
+/// positional arguments.
 fn with_any_value(command: Command, names: &[String]) -> Command {
     let is_named = |arg: &Arg, name: &String| match arg.get_long() {
         Some(long) => name.split([' ', '=', '[']).next() == Some(&format!("--{long}")),

@@ -111,8 +111,8 @@ pub(crate) fn print_line(line: &str) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Prints a message on stderr with the program's name, or defers the message after [`hold`].
-/// Several lines stay together.
+/// Prints a message on stderr after the program's name, all its lines in one write. Between
+/// [`hold`] and [`release`], defers a message for a terminal.
 pub(crate) fn say(message: &str) {
     match &mut *held() {
         Some(held) if held.len() < HELD_MAX => held.push(message.to_owned()),
@@ -125,7 +125,8 @@ fn held() -> MutexGuard<'static, Option<Vec<String>>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Defers messages that would go to a terminal, up to [`HELD_MAX`].
+/// Until [`release`], defers the messages of [`say`], up to [`HELD_MAX`] messages, if stderr is a
+/// terminal.
 pub(crate) fn hold() {
     *held() = io::stderr().is_terminal().then(Vec::new);
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::system_file::{read, read_number};
 
-/// The default ring size if at least 4 GiB are available.
+/// The default ring size if at least 4 GiB are available, or if the available memory is unknown.
 const DEFAULT_BYTES: u64 = 1 << 30;
 
 /// Free bytes: the kernel's available memory, or the rest of the control group's limit if that is
@@ -14,12 +14,13 @@ pub(crate) fn available() -> Option<u64> {
     [available, cgroup_left()].into_iter().flatten().min()
 }
 
-/// The ring without `--ring`: 1 GiB, or a quarter of the available memory if that is less.
+/// Bytes of the ring without `--ring`: 1 GiB, or a quarter of the available memory if that is less.
 pub(crate) fn default_ring(available: Option<u64>) -> u64 {
     available.map_or(DEFAULT_BYTES, |bytes| DEFAULT_BYTES.min(bytes / 4))
 }
 
-/// The largest ring that leaves a tenth of the available memory free.
+/// Bytes of the largest ring, in multiples of 2 MiB, that leaves a tenth of the available memory
+/// free.
 pub(crate) fn largest_ring(available: u64) -> u64 {
     let bytes = available / 10 * 9;
     bytes - bytes % (2 << 20)

@@ -1,4 +1,4 @@
-//! Drops privileges after everything is open, before the recorder parses the first packet:
+//! Drops privileges after everything is open, before the recorder analyzes the first packet:
 //! capabilities(7), credentials(7).
 //!
 //! On Linux, identity and capabilities belong to threads. The thread that opened the sources drops
@@ -304,8 +304,8 @@ mod tests {
         assert_eq!(left, CapabilitySet::empty(), "the folder is its own");
     }
 
-    /// The user of `-Z` makes a link. The link must not choose a directory whose owner root
-    /// changes.
+    /// The user of `-Z` makes a link to a directory of root. Root must not create a directory
+    /// through this link and give it to the user.
     #[test]
     fn a_directory_that_the_users_link_leads_to_is_not_given_away() {
         if !rustix::process::geteuid().is_root() {

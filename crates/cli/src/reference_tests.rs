@@ -132,8 +132,8 @@ mod options {
         form.to_owned()
     }
 
-    /// The keys of a table, in the order of the help. With `commands`, also the headings of the
-    /// help and the flags of these commands.
+    /// Appends the keys of a table to `page`, in the order of the help. With `commands`, also
+    /// appends the headings of the help, and for each key the flag of one of these commands.
     fn keys(keys: &[Key], commands: &[&Command], page: &mut String) {
         let mut section = "";
         for key in keys.iter().filter(|key| key.keys.is_empty()) {

@@ -1,6 +1,6 @@
-//! The terminal while it shows a screen. It has the alternate screen without a cursor, and delivers
-//! keys without line buffering. Its users call [`leave`] at the end, and the panic hook restores
-//! the terminal after a panic.
+//! Controls the terminal while it shows a screen: the alternate screen without a cursor, and keys
+//! without line buffering. The code that calls [`Terminal::take`] calls [`leave`] at the end. A
+//! panic hook restores the terminal after a panic.
 
 use std::{
     env,
@@ -22,16 +22,16 @@ use signal_hook::{
     low_level::emulate_default_handler,
 };
 
-/// Enters the alternate screen (xterm's private modes) and hides the cursor.
+/// Enters the alternate screen (xterm's private modes), hides the cursor, and clears the screen.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[2J";
-/// Reverses [`ENTER`].
+/// Resets the text style, shows the cursor, and leaves the alternate screen.
 const LEAVE: &[u8] = b"\x1b[m\x1b[?25h\x1b[?1049l";
 
 /// The terminal's modes before we changed them. `None`: the terminal is unchanged.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// Control of the terminal. Signal handlers set the flags. The flags use SeqCst, because signals
-/// are rare.
+/// Control of the terminal. Signal handlers set the two flags. The flags use SeqCst, because
+/// signals are rare.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     stops: Arc<AtomicBool>,
@@ -89,7 +89,8 @@ impl Terminal {
         }))
     }
 
-    /// The keys typed since the last call, up to the first escape sequence.
+    /// The keys typed since the last call, at most 64 bytes. The first escape sequence and the keys
+    /// after it are dropped.
     pub(crate) fn keys(&self) -> Vec<u8> {
         if before().is_none() {
             // A panic restored the terminal, and a read would wait for a whole line.
@@ -114,7 +115,8 @@ impl Terminal {
             self.goes_on.store(true, SeqCst);
         }
         if self.goes_on.swap(false, SeqCst) {
-            // After SIGSTOP, the shell changed the terminal's modes before the process continued.
+            // The shell may have changed the terminal's modes while the process was stopped, for
+            // example by SIGSTOP.
             enter();
             is_changed = true;
         }

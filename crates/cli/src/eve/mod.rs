@@ -57,8 +57,8 @@ impl Default for Options {
 pub(crate) struct Counters {
     /// Lines that were written completely.
     pub(crate) lines: u64,
-    /// Lines that were not written because the output had no room or was gone, and events that
-    /// cannot be serialized.
+    /// Lines that were not completely written because the output had no room or was gone, and
+    /// events that cannot be serialized.
     pub(crate) lost: u64,
     /// Flows that are not IP. EVE has no line for such flows.
     pub(crate) not_ip: u64,
@@ -80,7 +80,7 @@ pub(crate) struct EveWriter {
     is_stalled: bool,
     has_left: bool,
     counters: Counters,
-    /// Receives the messages about lost lines.
+    /// Receives the messages about lost lines, and about files that cannot be opened again.
     tell: Box<dyn FnMut(&str) + Send>,
     told: Option<ReportedLosses>,
 }
@@ -101,7 +101,7 @@ impl EveWriter {
     /// again.
     ///
     /// # Errors
-    /// A message: the output does not exist, or may not be written.
+    /// A message that says why the output cannot be opened.
     pub(crate) fn open(
         target: EveTarget,
         options: Options,
@@ -170,8 +170,9 @@ impl EveWriter {
         self.flush_if_full();
     }
 
-    /// Reopens a file by its name after another program renamed the file (SIGHUP). Other outputs
-    /// ignore this. If the file cannot be opened, lines continue in the old file.
+    /// Writes the collected lines. Then reopens a file by its name, after another program renamed
+    /// the file (SIGHUP); other outputs stay open. If the file cannot be opened, lines continue in
+    /// the old file.
     pub(crate) fn rotate(&mut self) {
         self.flush();
         match self.output.reopen() {
@@ -187,7 +188,9 @@ impl EveWriter {
         }
     }
 
-    /// Writes the collected lines. Lines that find no room are lost, except a partly written line.
+    /// Writes the collected lines. Lines that find no room are lost, except a partly written line:
+    /// its rest waits for room. If the output is gone and cannot be connected again, all lines are
+    /// lost.
     pub(crate) fn flush(&mut self) {
         self.deliver(Instant::now());
     }
@@ -264,7 +267,7 @@ impl EveWriter {
         }
     }
 
-    /// Discards all lines that are not written.
+    /// Discards all lines that are not completely written.
     fn lose_all(&mut self) {
         self.counters.lost += lines(&self.collected[self.sent..]);
         self.collected.clear();
