@@ -1,11 +1,12 @@
-//! How long the change from a full bucket to the next bucket delays a producer. The producer takes
-//! the mutex of the outer queue only for this change.
+//! How long the change from a full bucket to the next bucket delays a producer. While a producer
+//! stores packets, it takes the mutex of the outer queue only for this change.
 //!
-//! The ring has all but one of the maximum number of buckets, is full, and has many more open dumps
-//! ([`RESERVATIONS`]) than a recorder usually has. Its memory is not pre-faulted. In one pass the
-//! windows of the dumps cover the newest quarter of the ring and all later packets, so that each
-//! dump wants every bucket that closes. In the other pass they cover the oldest eighth, so that
-//! each dump protects the buckets that would be overwritten next. The slower pass counts.
+//! At full scale the ring has all but one of the maximum number of buckets. It is full, and has
+//! many more open dumps ([`RESERVATIONS`]) than a recorder usually has. Its memory is not
+//! pre-faulted. In one pass the windows of the dumps cover the newest quarter of the ring and all
+//! later packets, so that each dump wants every bucket that closes. In the other pass they cover
+//! the oldest eighth, so that each dump protects the buckets that would be overwritten next. The
+//! slower pass counts.
 //!
 //! A bucket has the minimum size, and must be full before the producer needs the next bucket. A
 //! record that nearly fills a bucket therefore alternates with a short record: neither fits after
@@ -36,11 +37,12 @@ const SHORT_BYTES: usize = 4096;
 const _: () = assert!(LONG_BYTES + SHORT_BYTES + 2 * 16 > BUCKET_BYTES);
 /// One bucket less than the maximum of a ring.
 const BUCKETS_MAX: u64 = 65_534;
-/// Bytes of a run's scale for each bucket: 1 GiB for all buckets.
+/// The ring has one bucket for this many bytes of [`ring_bytes`](crate::measure::Scale): 1 GiB for
+/// all buckets.
 const SCALE_BYTES_PER_BUCKET: u64 = 16 << 10;
 /// Number of open dumps.
 const RESERVATIONS: usize = 1000;
-/// The number of timed calls in a run is the number of the ring's buckets divided by this.
+/// The number of timed calls in a run is the number of the ring's buckets divided by this number.
 const TIMED_SHARE: u64 = 64;
 /// One call of this many is omitted: the slowest hundredth.
 const LEFT_OUT_SHARE: usize = 100;
@@ -64,7 +66,7 @@ fn microseconds(session: &Session) -> Result<Spread, Failure> {
         let why = format!("{gib} GiB of memory are not there");
         return Err(Failure::CannotRun(why));
     }
-    // Huge pages would also back the untouched half of each bucket.
+    // Huge pages would also back the memory that no record touches.
     let failed = |error| Failure::system("prctl(PR_SET_THP_DISABLE)", error);
     let before = transparent_huge_pages_are_disabled().map_err(failed)?;
     disable_transparent_huge_pages(true).map_err(failed)?;
@@ -135,8 +137,9 @@ impl FullRing {
         store_one(&mut self.producer, self.stored, &self.frame[..bytes])
     }
 
-    /// Reserves the records from one position to another in the ring's contents, on a scale from 0
-    /// to 1. If `to` is `None`, also reserves all later packets.
+    /// Makes [`RESERVATIONS`] reservations of the same records: those from one position to another
+    /// in the ring's contents, on a scale from 0 to 1. If `to` is `None`, also reserves all later
+    /// packets.
     fn reserve(&self, from: f64, to: Option<f64>) -> Vec<Reservation> {
         let statistics = self.ring.statistics();
         let oldest_ns = statistics.oldest_ns.unwrap_or_default();

@@ -23,23 +23,24 @@ use crate::{
     pin,
 };
 
-/// Maximum bytes of source frames. They stay in the first-level cache together with the working set
-/// of a contestant.
+/// Maximum bytes of all source frames together. This many bytes stay in the first-level cache
+/// together with the working set of a contestant.
 const FRAMES_BYTES_MAX: usize = 16 << 10;
 /// Maximum number of different frames of a load: one burst.
 const FRAMES_MAX: usize = 64;
-/// Frames start on a cache line, and may be read up to a multiple of this.
+/// Frames start on a multiple of this, a cache line. A contestant may read each frame beyond its
+/// end, up to the next multiple.
 const FRAME_ALIGNMENT: usize = 64;
-/// A run takes fractions of a second. After this time it is stopped.
+/// A run is stopped after this time. Usually a run takes fractions of a second.
 const LIMIT: Duration = Duration::from_secs(20);
 /// A queue in the competition. Used from one thread; the contestant starts its own threads.
 pub trait Contest {
     /// Carries `load` from its producers to its consumers once, without loss.
     ///
     /// `memory` is for the packets. It is pre-faulted, aligned to 2 MiB, as large as the ring, and
-    /// shared with the other contestants, which run before and after. Unless a row measures another
-    /// way of use, the contestant must use all of it in turn, whatever its contents, because a
-    /// recorder retains the packets that it stores.
+    /// shared with the other contestants, which run before and after. Its initial contents are
+    /// arbitrary. Unless a row measures another way of use, the contestant must cycle through the
+    /// whole memory, because a recorder retains the packets that it stores.
     ///
     /// # Errors
     /// [`Failure`]. [`Failure::CannotRun`] if the load does not fit the queue (two producers on a
@@ -321,7 +322,7 @@ where
     })
 }
 
-/// The work of one thread, for threads with different work.
+/// The work of one thread, boxed so that the threads of a run can have different works.
 pub type Work<'w, T> = Box<dyn FnOnce(&Course) -> Result<T, Failure> + Send + 'w>;
 
 /// The result of one thread, and its times.
@@ -337,8 +338,8 @@ pub struct Leg<T> {
     pub cpu: Duration,
 }
 
-/// Runs works on threads that are pinned, each to its core, and start together when all are ready.
-/// Returns the results in the order of the works.
+/// Runs each work on a pinned thread. Threads have separate cores if there are enough cores. The
+/// works start together when all threads are ready. Returns the results in the order of the works.
 ///
 /// # Errors
 /// The first [`Failure`], including a panic and the limit of 20 seconds. Then `stop` is called, and

@@ -1,9 +1,9 @@
 //! From store to peek: the time until a reader has a packet.
 //!
-//! The producer stamps each packet with the monotonic clock just before it stores the packet. It
-//! publishes when no more packets are due, as an inserter does when its source runs dry. At every
-//! rate the reader sleeps whenever there are no new packets ([`Reader::wait`]), as an idle recorder
-//! does. It reads the clock once for each batch.
+//! The producer reads the monotonic clock, and stores all packets that are due with this time as
+//! their stamp. It publishes after these packets, as an inserter does when its source runs dry. At
+//! every rate the reader sleeps whenever there are no new packets ([`Reader::wait`]), as an idle
+//! recorder does. The reader reads the clock once for each batch.
 
 use std::{
     io, thread,
@@ -22,8 +22,8 @@ use crate::{
 
 /// Maximum sleep of a reader, as in the recorder's analyzer.
 const NAP: Duration = Duration::from_millis(10);
-/// A producer sleeps until a packet is due if the packet is further away than this. Otherwise it
-/// polls the clock.
+/// If the next packet is due in more than this time, the producer sleeps until then. Otherwise the
+/// producer polls the clock.
 const SLEEP_MIN_NS: u64 = 200_000;
 /// Bytes of the packets.
 const PACKET_BYTES: usize = 64;
@@ -32,7 +32,7 @@ const PACKET_BYTES: usize = 64;
 const RING_BYTES: u64 = 256 << 20;
 /// How long a reader is observed without packets.
 const SILENCE_SECONDS: f64 = 2.0;
-/// Names of rates and packets a second.
+/// The rates: a name, and the number of packets a second.
 const RATES: [(&str, u32); 6] = [
     ("idle", 100),
     ("1kpps", 1000),
@@ -110,7 +110,7 @@ fn run(packets: u64, interval: Duration) -> Result<LatencyFigures, Failure> {
     Ok(legs[0].value)
 }
 
-/// Stores packets as they are due, and publishes when no packet is due.
+/// Stores packets as they are due, and publishes after each burst of due packets.
 fn store(
     producer: &mut Producer,
     packets: u64,

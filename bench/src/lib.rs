@@ -1,6 +1,7 @@
-//! Benchmarks of the ring, the filters and whole recorders. The ring is compared with the bandwidth
-//! of the machine's memory, with the QQ of 2016, and with third-party queues. Filters are compared
-//! with libpcap and handwritten code. Whole recorders run on live traffic.
+//! Benchmarks of the ring, the filters, the flow table and whole recorders. The ring is compared
+//! with the bandwidth of the machine's memory, with the QQ of 2016, and with third-party queues.
+//! Filters are compared with libpcap and handwritten code. Whole recorders run on generated packets
+//! in the same process, and on live traffic.
 //!
 //! [`rows`] lists all measurements, and where each is shown. `make bench-quick` measures the judged
 //! rows of ring, recorder, filters and flows, `make bench` also the other rows, `make
@@ -14,10 +15,10 @@
 //!
 //! A [`contest::Load`] describes the packets to carry. A contestant implements [`contest::Contest`]
 //! and starts its threads through [`contest::race`]. [`measure::Heat`] runs contestants in turns
-//! and computes medians and ratios. Counts and checksums verify every run
-//! ([`contest::Run::check`]); a failed check fails the row and the program. The ring keeps packets
-//! in its own memory. Its opponents keep packets in a [`memory::Memory`] of the same size, which
-//! all of them share, except where a row measures another way of use.
+//! and computes medians and ratios. Counts and checksums verify the runs of
+//! queues ([`contest::Run::check`]); a failed check fails the row and the program. The ring keeps
+//! packets in its own memory. Its opponents keep packets in a [`memory::Memory`] of the same size,
+//! which all opponents share, except where a row measures another way of use.
 //!
 //! # How to add a row
 //!

@@ -87,7 +87,7 @@ impl CpuTimes {
         Some(Self { all, steal })
     }
 
-    /// `None` if no time passed.
+    /// Percentage of the CPU time since `start` that was stolen. `None`: no time passed.
     fn steal_percent_since(self, start: Self) -> Option<f64> {
         let all = self.all.checked_sub(start.all).filter(|all| *all > 0)?;
         Some(self.steal.saturating_sub(start.steal) as f64 * 100.0 / all as f64)

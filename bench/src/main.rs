@@ -73,7 +73,7 @@ enum BenchTask {
     ReportCapture,
     /// Compares the rounds of two commits in the folder of results.
     Compare,
-    /// Runs under valgrind.
+    /// Runs the flow path once. The rows of cache misses start this task under valgrind.
     FlowPath,
 }
 

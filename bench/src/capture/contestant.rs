@@ -49,7 +49,7 @@ pub(super) struct ContestantKind {
     /// How long the last packets stay in the kernel. libpcap hands over a partly filled block after
     /// a second.
     lag: Duration,
-    /// How often the program runs again if it lost too many packets.
+    /// How often the program runs again at most, if it lost too many packets.
     tries_more: u32,
     /// The program may lose one packet of this many; `u64::MAX`: no packet.
     loss_share: u64,
@@ -123,7 +123,7 @@ pub(super) struct Contestant<'s> {
 impl Contestant<'_> {
     /// Sends the load and returns ns of processor time per captured packet. The recorder must
     /// capture all packets at the first try. Other programs try again if they lost too many
-    /// packets; such a try is printed.
+    /// packets; a message announces each new try.
     pub(super) fn time(&self, veth: &Veth, load: CaptureLoad) -> Result<f64, Failure> {
         for _ in 0..self.kind.tries_more {
             match self.time_once(veth, load) {
@@ -216,7 +216,7 @@ impl Process {
         let stderr = std::thread::spawn(move || {
             let said = lines.inspect(|line| {
                 if line.contains(ready) {
-                    // The receiver is gone after the first message.
+                    // `start` drops the receiver after the first message, so later sends fail.
                     let _ = is_ready.send(());
                 }
             });
@@ -234,7 +234,7 @@ impl Process {
         Err(Failure::CannotRun(format!("{command:?}: {}", said.trim())))
     }
 
-    /// The program's output on stderr. Waits for the end of the program.
+    /// The program's output on stderr. Waits until the program closes stderr, usually at its end.
     fn said(&mut self) -> String {
         let said = self.stderr.take().and_then(|thread| thread.join().ok());
         said.unwrap_or_default()

@@ -54,7 +54,7 @@ impl Files {
     /// Number of packets of `size` bytes in all files together.
     ///
     /// # Errors
-    /// [`Failure::Unsound`]: a file contains something else.
+    /// [`Failure::Unsound`]: the length of a file is not a header and whole packets of this size.
     pub(super) fn packets(&self, size: u32) -> Result<u64, Failure> {
         let record_bytes = RECORD_HEAD_BYTES + u64::from(size);
         let mut packets = 0;

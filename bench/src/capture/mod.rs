@@ -7,8 +7,8 @@
 //! first comparison is with a tcpdump that also keeps packets, in files on tmpfs, each program's
 //! threads on one CPU (`cpu-vs-keeping`). The other comparisons are with `tcpdump -w /dev/null`,
 //! which keeps nothing, and with a loop that copies each packet into memory
-//! (`shim/minimal_reader.c`). There threads may use all CPUs except the sender's, or any CPU if
-//! there are fewer than three.
+//! (`shim/minimal_reader.c`). In the other comparisons, a program's threads may use all CPUs except
+//! the sender's, or any CPU if there are fewer than three.
 //!
 //! Less is better. A run counts if the recorder captured every sent packet and its analyzer missed
 //! no packet. The tcpdump that keeps packets must have all packets in its files, and the other

@@ -16,8 +16,8 @@ pub(super) struct Seats {
 
 impl Seats {
     /// One CPU for the sender and the others for the program; any CPU for both if there are fewer
-    /// than three. Two threads that share one remaining CPU would take turns, which they do not do
-    /// unpinned.
+    /// than three. With two CPUs, two threads of the program would share one CPU and take turns,
+    /// which unpinned threads do not.
     pub(super) fn spread(cpus: &'static [usize]) -> Self {
         let (sender, program) = match cpus {
             [] | [_] | [_, _] => (&[][..], &[][..]),

@@ -1,12 +1,12 @@
 //! Packets that no cache contains: in a ring, and packed one after another as in a capture file.
 //!
-//! Both have packets of the same sequence, of 64, 694 and 1514 bytes in random order, 770 on
-//! average. The ring has the last packets of the sequence, the packed memory the first, as many as
-//! fit. The ring is read as the analyzer reads it: descriptors yield 64 frames while the ring
-//! prefetches the packets, then a filter runs on the 64 frames. The packed packets are walked by
-//! the lengths in their headers, as in a mapped file. Each pass covers the whole of its memory,
-//! many times the size of the caches. It therefore leaves nothing in the caches for the other pass,
-//! and only the end of its memory for its own next pass.
+//! The ring and the packed memory have packets of the same sequence, of 64, 694 and 1514 bytes in
+//! random order, 770 on average. The ring has the last packets of the sequence, the packed memory
+//! the first, as many as fit. The ring is read as the analyzer reads it: descriptors yield 64
+//! frames while the ring prefetches the packets, then a filter runs on the 64 frames. The packed
+//! packets are walked by the lengths in their headers, as in a mapped file. Each pass covers the
+//! whole of its memory, many times the size of the caches. It therefore leaves nothing in the
+//! caches for the other pass, and only the end of its memory for its own next pass.
 
 use retroscope_filter::{Aux, FilterFrame, Program};
 use retroscope_ring::{GroupKind, Reader, Ring, RingConfig};
@@ -24,7 +24,7 @@ const SIZES: [usize; 10] = [64, 64, 64, 64, 694, 694, 1514, 1514, 1514, 1514];
 const MEAN_BYTES: u64 = 770;
 /// Bytes of a record's header in a pcap file: seconds, fraction, captured length, length.
 const HEADER_BYTES: usize = 16;
-/// The order of sizes is the same in every run.
+/// Seed of the sizes: their order is the same in every run.
 const SEED: u64 = 770;
 
 /// The result of a pass over all packets.
@@ -85,7 +85,7 @@ pub(super) fn checked(
     check_sum(expected.checksum, found.checksum).map(|()| ns)
 }
 
-/// The packets in their order.
+/// Generates the packets of the sequence, in order.
 struct Packets {
     mix: Mix,
     sizes: fastrand::Rng,
@@ -174,7 +174,7 @@ impl Cold {
         })
     }
 
-    /// Reads all packets, 64 at a time: nanoseconds a packet, and the result of `take`.
+    /// Reads all packets, up to 64 at a time: nanoseconds a packet, and the result of `take`.
     pub(super) fn read(
         &self,
         mut take: impl FnMut(&mut PassResult, &[FilterFrame<'_>]) + Send,
@@ -199,7 +199,8 @@ impl Cold {
         })
     }
 
-    /// Reads all packets with a filter that returns the matching packets of 64.
+    /// Reads all packets with a filter. The filter gets up to 64 frames and returns the set of
+    /// matching frames, one bit each.
     pub(super) fn filter(
         &self,
         run: impl Fn(&[FilterFrame<'_>]) -> u64 + Sync,

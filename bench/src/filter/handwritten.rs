@@ -1,9 +1,9 @@
 //! The single filters as handwritten code that knows that packets are Ethernet: one length check
-//! for each header, then comparisons. They are inlined into the loop over packets.
+//! for each header, then comparisons. The functions are inlined into the loop over packets.
 //!
-//! They agree with libpcap on whole packets and on packets truncated between headers. A packet
-//! truncated inside an address or a port may match in libpcap by its remaining bytes; here it does
-//! not match.
+//! On the packets of the benchmarks the functions agree with libpcap. A packet that is truncated
+//! before the end of both addresses or both ports may match in libpcap by the remaining address or
+//! port; here it does not match.
 
 /// `udp port 60000`.
 #[inline(always)]

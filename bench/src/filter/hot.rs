@@ -13,8 +13,8 @@ use crate::{
     measure::{Entrant, Failure, Scale},
 };
 
-/// Fraction of a normal run's time that packets in the cache need, because nothing else has to warm
-/// up.
+/// A run on packets in the cache takes this fraction of a normal run's time, because nothing else
+/// has to warm up.
 const PART: f64 = 0.1;
 /// [`PORT`] in Lua.
 const SCRIPT: &str = "return function(pkt) return pkt:is_udp() and pkt:has_port(60000) end";
@@ -22,7 +22,7 @@ const SCRIPT: &str = "return function(pkt) return pkt:is_udp() and pkt:has_port(
 /// needs microseconds.
 const CALL_MAX: Duration = Duration::from_secs(60);
 
-/// Filters as users with knowledge of headers write them, and variations.
+/// Filters as users with knowledge of headers write them, and variations, one a line.
 const TOGETHER: &str = include_str!("together.txt");
 
 /// Writes verdicts about frames: the matching frames of each 64 as bits, or for each frame the
@@ -38,7 +38,7 @@ fn many<'p>(run: impl Fn(&[FilterFrame<'_>]) -> u64 + Send + 'p) -> Pass<'p> {
     })
 }
 
-/// A pass of a test on each frame.
+/// A pass that tests each frame with `takes`.
 pub(super) fn each(takes: impl Fn(&[u8]) -> bool + Send + 'static) -> Pass<'static> {
     many(move |frames| {
         frames.iter().enumerate().fold(0, |set, (index, frame)| {
@@ -85,7 +85,8 @@ fn verdicts(hot: &Hot, program: &Program) -> Vec<u64> {
         .collect()
 }
 
-/// The engines on an expression, under the names `NAME/ENGINE`.
+/// One entrant `NAME/ENGINE` for each engine, which runs an expression. `by_hand`: the pass of the
+/// handwritten function; `None` omits this engine.
 pub(super) fn engines<'a>(
     name: &str,
     hot: &'a Hot,

@@ -5,9 +5,9 @@
 //! - `handwritten`: the single filters as functions.
 //! - `rules`: ten thousand rules, and their expected matches.
 //!
-//! Packets in the cache are the same for all engines. Except in the walk, an engine gets 64 frames
-//! at a time. Each run over packets is checked: packets in the cache by libpcap's verdict on each
-//! packet, packets in cold memory by counts and a checksum.
+//! Packets in the cache are the same for all engines. Except in the walk, an engine gets up to 64
+//! frames at a time. Each run over packets is checked: packets in the cache by libpcap's verdict on
+//! each packet, packets in cold memory by counts and a checksum.
 
 mod cold;
 mod handwritten;

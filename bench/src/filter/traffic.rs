@@ -8,7 +8,7 @@ use super::{HUNDRED_HOSTS, TEN_HOSTS};
 pub(super) const FLOWS: u32 = 10_000;
 /// Bytes of a packet of [`Hot`] on the wire.
 const HOT_BYTES: usize = 64;
-/// Mixes are the same in every run.
+/// Seed of the mixes: each mix is the same in every run.
 const SEED: u64 = 5_2017;
 
 /// The kind of a packet.
@@ -47,8 +47,8 @@ const FIN_ACK: u8 = 0x11;
 const ACK: u8 = 0x10;
 
 impl Spec {
-    /// Writes the packet's headers to the start of `frame`, which has at least 64 bytes; the rest
-    /// does not change.
+    /// Writes the packet's headers to the start of `frame`, which has at least 64 bytes. The other
+    /// bytes of `frame` do not change.
     pub(super) fn write(&self, frame: &mut [u8]) {
         let length = |headers: usize| {
             let bytes = u16::try_from(frame.len() - headers).unwrap_or(u16::MAX);
@@ -168,7 +168,7 @@ impl Mix {
     }
 
     /// A packet of no flow: other hosts, other ports, some IPv6, ICMP, ARP, fragments. One service
-    /// port of 100 is 60000.
+    /// port in a hundred is 60000.
     fn other(&mut self) -> Spec {
         let random = &mut self.0;
         let kind = match random.u32(0..100) {
@@ -227,7 +227,7 @@ impl Mix {
     }
 }
 
-/// A few hundred packets that stay in the cache. A few are truncated between headers.
+/// A few hundred packets that stay in the cache. A few are truncated to 14 or 34 bytes.
 #[derive(Debug)]
 pub(super) struct Hot {
     /// Packets with their captured lengths.

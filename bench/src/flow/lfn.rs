@@ -1,8 +1,8 @@
 //! The LFN table: its speed against sharded maps with locks, and its error rates against the
 //! formulas of its paper.
 //!
-//! R-Scope paper, section 2.4 and figure 10. All tables have the same keyed hash. The threads
-//! mostly search for flows that were put before.
+//! R-Scope paper, section 2.4 and figure 10. All tables use the same keyed hash function. The
+//! threads mostly search for flows that were put before.
 
 use std::{
     collections::HashMap,
@@ -31,8 +31,8 @@ const CELLS: usize = 1 << 20;
 const PUTS: usize = 20;
 /// Number of shards of the maps with mutexes.
 const SHARDS: usize = 64;
-/// Minimum number of operations between two readings of the clock: enough that the threads share
-/// the table for most of the time, although one thread ends first.
+/// Minimum number of operations of a run, all threads together: enough that the threads share the
+/// table for most of the time, although one thread ends first.
 const AT_ONCE: u64 = 1 << 22;
 
 /// A table that threads share.
@@ -156,7 +156,7 @@ fn running(table: impl Table + 'static, keys: &[BiflowKey], threads: usize) -> L
             let mut order: Vec<(u32, BiflowKey)> = (0..).zip(keys.iter().copied()).collect();
             fastrand::Rng::with_seed(thread).shuffle(&mut order);
             let (mut missed, mut wrong) = (0, 0);
-            // The table dominates: the rest of a turn takes 0.2 ns.
+            // The table dominates: everything else in an operation takes 0.2 ns.
             let mut turns = order.chunks_exact(PUTS).cycle();
             all_are_there.wait();
             let start = Instant::now();
@@ -259,8 +259,8 @@ fn keys_of(load: usize) -> u64 {
 }
 
 /// The percentage of keys whose lookup result satisfies `is_such`, called with the result and the
-/// put value. `load` of 100 cells have a key. With `are_living`, the keys are the last of ten times
-/// as many keys, and the earlier keys are not looked up.
+/// put value. The number of these keys is `load` percent of the cells. With `are_living`, nine
+/// times as many other keys are put before these keys, and are not looked up.
 fn part<const HASH_BITS: u32>(
     load: usize,
     are_living: bool,

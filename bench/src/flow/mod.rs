@@ -18,7 +18,8 @@ use std::{cell::LazyCell, io};
 
 use crate::session::Session;
 
-/// Bytes of a run's scale for each flow or timer: a million flows or timers at full scale.
+/// A run has one flow or timer for this many bytes of [`ring_bytes`](crate::measure::Scale): a
+/// million flows or timers at full scale.
 const SCALE_BYTES_PER_FLOW: u64 = 1 << 10;
 
 /// Number of flows or timers at this scale, a million at full scale.
@@ -43,7 +44,7 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
     lfn::judged(session)
 }
 
-/// The rows of the flow table. Its memory is freed at the end.
+/// The rows of the flow table. The memory of the table is freed at the end.
 fn judged_table(session: &Session) -> io::Result<()> {
     let heat = LazyCell::new(|| table::heat(session, million(session)));
     let heat = || heat.as_ref().map_err(Clone::clone);

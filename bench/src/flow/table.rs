@@ -24,7 +24,7 @@ use crate::{
     session::Session,
 };
 
-/// Packets that are generated before the time is taken.
+/// Packets or accesses of a batch. A batch is generated before the clock starts.
 const AT_ONCE: usize = 1024;
 /// Lines that are read together before the first of them is changed, as the table looks up 64
 /// packets together.
@@ -104,8 +104,8 @@ fn packets<'a>(
     Ok(Entrant::paced(name, session.scale.seconds, 1, run))
 }
 
-/// An entrant that adds to lines of the session's memory, as much memory as the table uses for its
-/// flows.
+/// An entrant that increments a byte in random cache lines of the session's memory, in as much
+/// memory as the table uses for its flows.
 fn accesses<'a>(name: &str, session: &'a Session, flows_max: usize) -> Entrant<'a> {
     const LINE: usize = 64;
     let mut random = fastrand::Rng::with_seed(3);

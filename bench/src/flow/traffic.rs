@@ -33,8 +33,8 @@ impl FlowLoad {
         i64::from(self.seconds) * SECOND
     }
 
-    /// One packet of each flow that exists at time 0, at even distances over the time-out before.
-    /// The flows that get no more packets are spread evenly over this time.
+    /// One packet of each flow that exists at time 0, at even distances over one time-out before
+    /// time 0. The flows that get no more packets are spread evenly over this time.
     pub(super) fn first(&self) -> impl Iterator<Item = FlowPacket> {
         let (load, idle) = (*self, self.idle());
         let idle_before = move |number: u32| -> u32 {
