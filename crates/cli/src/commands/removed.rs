@@ -1,4 +1,5 @@
-//! Options and keys of earlier versions, with their replacements. CHANGELOG.md lists them too.
+//! Options and keys of earlier versions, with their replacements. A table in CHANGELOG.md has the
+//! entries of [`KEYS`] and [`GONE`] too.
 
 use clap::{
     Error,
