@@ -64,6 +64,8 @@ pub(super) struct Top {
     /// `None`: stdout is no terminal.
     terminal: Option<Terminal>,
     due: Instant,
+    /// Whether slices came since the last table.
+    has_news: bool,
 }
 
 impl Top {
@@ -92,17 +94,17 @@ impl Top {
             window: TopWindow::new(args.window.unwrap_or(WINDOW_S)),
             terminal,
             due: Instant::now(),
+            has_news: false,
         })
     }
 
     /// Handles keys. On a terminal, draws the table each [`DRAW_EVERY`], and after a key or a new
-    /// size. Elsewhere, prints the table if [`DRAW_EVERY`] has passed and this call received
-    /// slices. Returns `false` if the user quits or if a table cannot be printed.
+    /// size. Elsewhere, prints the table if [`DRAW_EVERY`] has passed and slices have come since
+    /// the last table. Returns `false` if the user quits or if a table cannot be printed.
     pub(super) fn tick(&mut self, recorder: &Recorder) -> bool {
-        let mut news = 0;
         for slice in self.slices.try_iter() {
             self.window.add(slice);
-            news += 1;
+            self.has_news = true;
         }
         let is_due = Instant::now() >= self.due;
         let mut is_changed = false;
@@ -123,6 +125,7 @@ impl Top {
             return true;
         }
         self.due = Instant::now() + DRAW_EVERY;
+        let has_news = std::mem::take(&mut self.has_news);
         let status = recorder.status();
         self.about.lost = status.sources.iter().map(|one| one.lost_known()).sum();
         match &self.terminal {
@@ -141,7 +144,7 @@ impl Top {
                 terminal.draw(&lines.map(line).collect::<Vec<_>>());
                 true
             }
-            None => news == 0 || self.print().is_ok(),
+            None => !has_news || self.print().is_ok(),
         }
     }
 
