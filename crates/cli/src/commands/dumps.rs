@@ -181,7 +181,7 @@ fn table(dumps: &[Value]) -> String {
     columns(&rows, &[3])
 }
 
-/// Name, rule, trigger time, packets, verdict, and state of the files.
+/// A row of the table: number or ID, rule, trigger time, packets, verdict, and state of the files.
 fn row(dump: &Value) -> [String; 6] {
     let stored = &dump["stored"];
     let of = |name: &str| match &dump["report"][name] {

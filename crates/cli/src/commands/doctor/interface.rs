@@ -21,8 +21,9 @@ pub(super) const CHECK_OFFLOAD: &str = "offload";
 pub(super) const CHECK_VLAN: &str = "vlan";
 pub(super) const CHECK_DROPS: &str = "drops";
 
-/// Facts about one interface. The kernel keeps its counters since the driver created the interface,
-/// also while the interface is down (Documentation/networking/statistics.rst); `None`: unknown.
+/// Facts about one interface. Its counters start when the driver creates the interface, and keep
+/// their values while the interface is down (Documentation/networking/statistics.rst). A counter of
+/// `None` is unknown.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     pub(super) summary: InterfaceSummary,
@@ -35,7 +36,8 @@ pub(super) struct Facts {
     pub(super) missed: Option<u64>,
     /// `rx_fifo_errors`: overflows of the NIC's internal memory, if the driver counts these.
     pub(super) overrun: Option<u64>,
-    /// Whether sysfs shows this network namespace.
+    /// Whether `/sys/class/net` shows this interface, with the same name and index. If not, sysfs
+    /// probably shows another network namespace.
     pub(super) in_sysfs: bool,
     /// The user named this interface, so it is meant to work.
     pub(super) wanted: bool,

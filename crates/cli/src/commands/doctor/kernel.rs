@@ -1,9 +1,9 @@
 //! The kernel's processing before a capture sees packets: its input queues and its filter programs.
 //!
 //! See the kernel's Documentation/admin-guide/sysctl/net.rst. `/proc/net/softnet_stat` has a line
-//! for each CPU with counts since the system started, in hexadecimal: processed packets, packets
-//! dropped because the input queue was full, and rounds that used up their time or budget
-//! (`softnet_seq_show` of `net/core/net-procfs.c`).
+//! for each CPU with counts since the system started, in hexadecimal. The first three columns are
+//! processed packets, packets dropped at the input queue, and rounds that used up their time or
+//! budget (`softnet_seq_show` of `net/core/net-procfs.c`).
 
 use super::{finding::Finding, read, read_number};
 use crate::units::counted;
@@ -20,8 +20,9 @@ struct SoftnetStat {
     squeezed: u64,
 }
 
-/// Findings about the input queues, the budget, and the filter programs. Without a readable
-/// `softnet_stat` the first two are missing, without `bpf_jit_enable` the last.
+/// Findings about the input queues, the budget, and the filter programs. If `softnet_stat` is
+/// unreadable, there is no finding about queues and budget. If `bpf_jit_enable` is unreadable,
+/// there is no finding about filter programs.
 pub(super) fn findings() -> Vec<Finding> {
     let setting = |name| read_number(format!("/proc/sys/net/core/{name}"));
     let input = read("/proc/net/softnet_stat").and_then(|text| SoftnetStat::parse(&text));

@@ -9,8 +9,8 @@ pub(super) fn finding() -> Finding {
     judge(mapped(&read("/proc/self/maps").unwrap_or_default()))
 }
 
-/// `path`: the libpcap that is mapped into this process. `None`: none is mapped, because libpcap is
-/// linked statically.
+/// `path`: the libpcap that is mapped into this process. `None`: no mapped libpcap was found, so
+/// libpcap is probably linked statically.
 fn judge(path: Option<&str>) -> Finding {
     let Some(path) = path else {
         return Finding::ok(
@@ -40,7 +40,8 @@ fn mapped(maps: &str) -> Option<&str> {
     })
 }
 
-/// Major and minor version at the end of `libpcap.so.1.10.3`.
+/// Major and minor version in a file name: 1 and 10 in `libpcap.so.1.10.3`. `None`: the name has
+/// no version.
 fn version(path: &str) -> Option<(u32, u32)> {
     let (_, numbers) = path.rsplit_once(".so.")?;
     let mut numbers = numbers.split('.').map(|number| number.parse().ok());

@@ -29,7 +29,8 @@ pub(super) fn findings() -> [Finding; 2] {
     [ring(available()), Finding::ok(CHECK_LOCKED, locked)]
 }
 
-/// `available`: bytes that are still free within the limits of the control group. `None`: unknown.
+/// `available`: bytes of memory that the kernel and the limits of the control groups still allow.
+/// `None`: unknown.
 fn ring(available: Option<u64>) -> Finding {
     let Some(available) = available else {
         return Finding::note(

@@ -10,7 +10,7 @@ use crate::commands::program;
 pub(super) const CHECK: &str = "permission";
 
 /// Capabilities that an AF_XDP socket needs in addition to CAP_NET_RAW: to load the program, to
-/// create its maps, and to lock packet memory.
+/// create its maps, and to lock packet memory beyond the limit on locked memory.
 const FOR_XDP: [(CapabilitySet, &str); 3] = [
     (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
     (CapabilitySet::BPF, "CAP_BPF"),

@@ -1,7 +1,7 @@
 //! Whether the NIC's hash splits conversations over its receive queues.
 //!
-//! This is irrelevant for `--set fanout=hash`, where the kernel computes the hash. It matters if
-//! each thread serves a queue.
+//! The NIC's hash is irrelevant for `--set fanout=hash`, where the kernel computes the hash. The
+//! NIC's hash matters if each capture thread serves a receive queue.
 
 use retroscope_capture::{
     af_packet::rss_settings,
@@ -36,7 +36,7 @@ fn judge(name: &str, settings: Option<&RssSettings>) -> Vec<Finding> {
             "record with --set fanout=hash, which does not depend on it",
         )];
     };
-    // Kinds of packets that are split, or may be split, for this reason.
+    // Kinds of flows that the NIC splits, or may split, for the reason `why`.
     let split = |why| {
         let kinds = FlowKind::ALL
             .into_iter()

@@ -60,11 +60,11 @@ pub(super) fn run(query: Query, pipe: &Path) -> Result<ExitCode, Failure> {
     let (tell, news) = channel();
     tell_signals(tell.clone())?;
     // If Wireshark is killed, dumpcap survives and keeps the pipe open while no packet arrives. But
-    // the read end of stderr closes, and poll reports the error even if it closed earlier.
+    // the read end of stderr closes, and poll reports the error even if that end closed earlier.
     tell_of(io::stderr(), PollFlags::empty(), tell.clone());
     // The end of the parent process covers a stderr that is no pipe, or whose read end another
     // process inherited. If the parent died before this point, getppid(2) names the process that
-    // adopted us, which does not end.
+    // adopted this one, and watching the adopter does not help.
     let parent = getppid().and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
     if let Some(parent) = parent {
         tell_of(parent, PollFlags::IN, tell.clone());

@@ -59,11 +59,11 @@ pub(super) fn uninstall(directory: Option<&Path>) -> Result<ExitCode, Failure> {
     put(&format!("{shown} is removed\n"))
 }
 
-/// Returns whether `link` is a link of this program: to this executable, or to a program of the
-/// same name that exists or existed. `false`: nothing exists at this path.
+/// Returns whether `link` is a link of this program: to this executable, or to a program with the
+/// name [`NAME`], even if that program no longer exists. `false`: nothing exists at this path.
 ///
 /// # Errors
-/// Another file exists at this path, or the path cannot be read.
+/// Another file or link exists at this path, or the path cannot be read.
 fn is_ours(link: &Path) -> Result<bool, Failure> {
     let others = |what: &str| {
         let shown = link.display();

@@ -1,5 +1,5 @@
-//! `dev filter-explain`: shows what an expression compiles to for each link type, as one rule of a
-//! rule set and as programs.
+//! `dev filter-explain`: shows how a rule set evaluates an expression, and the programs of the
+//! expression for each link type.
 
 use std::{fmt::Write, path::Path, process::ExitCode, time::Duration};
 

@@ -3,8 +3,8 @@
 use retroscope_filter::link_type_name;
 use retroscope_packet::LinkType;
 
-/// Every number that has a name is below this one: the
-/// [registry](https://www.tcpdump.org/linktypes.html) grows slowly from 300.
+/// Search limit for link types with names. The
+/// [registry](https://www.tcpdump.org/linktypes.html) ends near 300 and grows slowly.
 const NAMED_MAX: u16 = 1024;
 
 /// Parses a link type: libpcap's name (`EN10MB` or `DLT_EN10MB`) in any case, or its number in
@@ -27,8 +27,8 @@ pub(super) fn parse(text: &str) -> Result<LinkType, String> {
     })
 }
 
-/// libpcap's name for a link type, or its number if the link type has no name or shares its name
-/// with another number.
+/// libpcap's name for a link type, or its number if the link type has no name or if a higher number
+/// has the same name.
 pub(super) fn name(link_type: LinkType) -> String {
     match link_type_name(link_type) {
         Some(name) if parse(name) == Ok(link_type) => name.to_owned(),

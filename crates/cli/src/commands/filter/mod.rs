@@ -149,8 +149,8 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
     speed::print(filter, &args.read)
 }
 
-/// Opens the input as a capture and searches it. If the start of the input cannot be read, the
-/// summary contains the error; if the input is damaged there, a count of 0 is written.
+/// Opens the input as a capture file and searches its packets. If the start of the input cannot be
+/// read, the summary contains the error. If the start is damaged, a count of 0 is also written.
 fn search_input(
     input: File,
     mut filter: Filter,
@@ -159,7 +159,8 @@ fn search_input(
     match CaptureReader::new(input) {
         Ok(mut reader) => search::search(&mut reader, filter, output),
         Err(error) => {
-            // The link type is unknown, so only errors that are the same for all of them count.
+            // The link type is unknown, so only a syntax error counts, which is an error for every
+            // link type.
             let context = program::context_alone(&filter, None);
             if let Err(error) = filter.prepare(context)
                 && matches!(error.problem(), FilterProblem::Syntax)
@@ -248,7 +249,8 @@ impl Prepared {
     }
 }
 
-/// Reports the link types for which the expression does not compile, if it compiles for others too.
+/// Reports the link types for which the expression does not compile. Callers report an expression
+/// that compiles for no link type as a [`Failure`] instead.
 fn say_refused(errors: &[(LinkType, FilterError)]) {
     for (link_type, error) in errors {
         let name = link_type::name(*link_type);

@@ -40,7 +40,7 @@ pub(super) struct PacketRun<'p> {
     pub(super) link_type: LinkType,
     pub(super) interface: u16,
     pub(super) frames: Vec<FilterFrame<'p>>,
-    /// Number of the first packet in the file, from 0.
+    /// Position in the file of the run's first packet, counted from 0.
     pub(super) first: u64,
 }
 

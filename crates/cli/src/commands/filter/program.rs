@@ -9,8 +9,8 @@ use retroscope_pcapfile::{CaptureReader, FileInterface};
 use super::{input::InputFile, link_type::name, refused, say_refused, search};
 use crate::failure::{Failure, put};
 
-/// Snap length in bytes that tcpdump assumes for a capture without a snap length. A program returns
-/// this number for a packet that it accepts.
+/// Snap length in bytes that tcpdump assumes for a capture without a snap length. A program that is
+/// compiled without a file returns this number for a packet that it accepts.
 const SNAPLEN_DEFAULT: u32 = 262_144;
 
 /// Prints the program for each link type of `file`, or for `link_type` (default: Ethernet). If
@@ -51,8 +51,9 @@ pub(super) fn print(
     put(&text)
 }
 
-/// The context of a filter without a file. The capture may be live or a file, so an expression that
-/// a file cannot answer, such as `inbound`, is compiled for a live interface.
+/// The context for compiling a filter without a file. The expression may be meant for a file or for
+/// live capture. So an expression that a file cannot answer, such as `inbound`, is compiled for a
+/// live interface.
 pub(super) fn context_alone(filter: &Filter, link_type: Option<LinkType>) -> LinkContext {
     let savefile = search::context(link_type.unwrap_or(LinkType::ETHERNET), SNAPLEN_DEFAULT);
     let live = LinkContext {

@@ -39,9 +39,9 @@ impl From<anyhow::Error> for SearchError {
 
 /// Passes every packet that matches `filter` to `output`.
 ///
-/// The output is opened at the first link type for which the expression compiles, or at the end of
-/// a file without interfaces. So a refused expression leaves an existing file unchanged. The loop
-/// allocates nothing per packet.
+/// An output of lines or packets is opened at the first link type for which the expression
+/// compiles, or at the end of a file without interfaces. So a refused expression leaves an existing
+/// file unchanged. The loop allocates nothing per packet.
 ///
 /// # Errors
 /// [`SearchError`]. Damage of the file is no error here; [`SearchSummary`] contains it.
@@ -102,7 +102,7 @@ struct Links {
     /// Number of interfaces of the file that `learn` has seen. For some of these the filter may not
     /// have compiled.
     known: usize,
-    /// Whether the filter compiled for a link type.
+    /// Whether the filter compiled for at least one link type.
     compiled: bool,
     refused: Vec<(LinkType, FilterError)>,
 }
@@ -127,8 +127,8 @@ impl Links {
         Ok(())
     }
 
-    /// The link types for which the expression does not compile, if it compiles for others. For a
-    /// file without interfaces, only the syntax of the expression is checked.
+    /// The link types for which the expression does not compile, if it compiles for another link
+    /// type of the file. For a file without interfaces, only the syntax of the expression is checked.
     fn into_unsupported(mut self) -> Result<Vec<(LinkType, FilterError)>, FilterError> {
         if self.known == 0
             && let Err(error) = self.filter.prepare(context(LinkType::ETHERNET, 0))

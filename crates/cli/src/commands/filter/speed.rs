@@ -31,8 +31,9 @@ use crate::{
 
 /// Number of measured turns of each method.
 const TURNS: usize = 5;
-/// Approximate duration of a turn of the first method, machine code. The other methods make the
-/// same number of passes over the packets in a turn, which takes them longer or shorter.
+/// Approximate duration of a turn of the first method, machine code. A turn has at least one pass
+/// over the packets, so it takes longer if there are many packets. The other methods make the same
+/// number of passes in a turn, which takes them more or less time.
 const TURN: Duration = Duration::from_millis(50);
 
 /// A method of evaluating the expression.
@@ -75,7 +76,7 @@ pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
         Way::new("machine code", |run| run.matches(&native)),
         Way::new("interpreter", |run| run.matches(&interpreted)),
     ];
-    // Only plain expressions, because libpcap does not know our own terms.
+    // libpcap takes part only for plain expressions, because it does not know our own terms.
     let is_plain = |context: &LinkContext| is_plain(&interpreted, context.link_type);
     if contexts.iter().all(is_plain) {
         ways.push(Way::new("libpcap", |run| {
@@ -95,7 +96,7 @@ pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
         if asked == 0 {
             return found;
         }
-        // The rule set leaves these packets to the filter.
+        // The rule set leaves the packets in `asked` to the filter.
         found | asked & run.matches(&native)
     }));
 

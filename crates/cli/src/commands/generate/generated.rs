@@ -22,9 +22,10 @@ pub(super) struct Generated {
     last_ns: i64,
     /// Duration of sending on the monotonic clock. `None` for a file, which has only packet time.
     pub(super) sending_ns: Option<i64>,
-    /// Attempts to send that were repeated because the interface had no room. `None` for a file.
+    /// Attempts to send that failed because the interface had no room, and with AF_XDP also
+    /// interrupted attempts. `None` for a file.
     pub(super) retries: Option<u64>,
-    /// Engine that sent the packets.
+    /// Engine that sent the packets. `None` for a file.
     pub(super) engine: Option<&'static str>,
     trigger: Option<TriggerSent>,
 }

@@ -46,13 +46,13 @@ const FILE_START_NS: i64 = 1_767_225_600 * 1_000_000_000;
 const FILE_RATE: Rate = Rate::FramesPerSecond(1_000_000);
 /// Maximum number of packets that are sent together and share a timestamp in the file.
 const SEND_FRAMES: usize = 64;
-/// Time for which `main` waits for a frame before it checks the stop flag.
+/// Maximum time for which [`drain`] waits for frames before it checks the stop flag.
 const FRAME_WAIT: Duration = Duration::from_millis(100);
 
 /// Generate test traffic: UDP flows within 10.0.0.0/16, and one trigger packet to UDP port 60000.
 ///
-/// Each payload starts with a sequence number, so a check finds every gap. The trigger packet has
-/// the addresses and the source port of the first flow. `record -i generate:flows=100,rate=500kpps`
+/// Each payload contains a sequence number, so a check finds every gap. The trigger packet has the
+/// addresses and the source port of the first flow. `record -i generate:flows=100,rate=500kpps`
 /// generates the same traffic without an interface.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
