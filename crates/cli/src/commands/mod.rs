@@ -1,4 +1,4 @@
-//! One module for each command.
+//! The modules of the commands, and modules that several commands use.
 
 mod capture_file;
 mod columns;

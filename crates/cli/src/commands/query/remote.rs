@@ -17,7 +17,8 @@ use crate::{
     failure::Failure,
 };
 
-/// Sends the query and writes the packets to the file that `open` returns.
+/// Sends the query and writes the packets to the file that `open` returns. With `--count`, opens
+/// no file.
 pub(super) fn run(
     args: &Args,
     cancel: &Cancel,

@@ -214,7 +214,8 @@ impl Loaded {
         all
     }
 
-    /// Number of triggers from options. Their names are the numbers from 1.
+    /// Number of triggers of the keys `trigger`, `trigger-lua` and `module`. The names of these
+    /// triggers are the numbers from 1.
     pub(crate) fn numbered_count(&self) -> usize {
         let of = &self.settings;
         of.trigger.len() + of.trigger_lua.len() + of.module.len()
@@ -224,8 +225,8 @@ impl Loaded {
         self.numbered_count() + self.settings.rule.len()
     }
 
-    /// Names of the triggers and their own dump requests. Expressions come first, those of options
-    /// before those of rules; functions and modules follow in the same order.
+    /// Names of the triggers and their own dump requests. Expressions come first, then functions,
+    /// then modules. Within each kind, triggers without a rule come before rules.
     fn names_and_requests(&self) -> (Vec<String>, Vec<TriggerRequest>) {
         let of = &self.settings;
         let rules = self.rules();

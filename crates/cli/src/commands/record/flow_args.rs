@@ -7,7 +7,7 @@ use retroscope_flow::{TimeOuts, TrackerConfig};
 use super::config::{Fragments, Settings, Vlans};
 use crate::{eve::Options, failure::Failure};
 
-/// Flows that are tracked at once if `max-flows` is not given.
+/// Maximum number of flows that are tracked at the same time, if `max-flows` is not given.
 const FLOWS_MAX: u32 = 1_000_000;
 
 impl Settings {

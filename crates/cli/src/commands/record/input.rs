@@ -8,9 +8,9 @@ use super::{config::Settings, has_engine, is_generator};
 use crate::{commands::interface_names, failure::Failure, memory, numa, units};
 
 impl Settings {
-    /// The part of the configuration that is about sources, without triggers and dumps.
-    /// `default_ring` computes the ring size from the available memory. `notes` receives messages
-    /// for the user.
+    /// The part of the configuration that is about sources, ring and analyzers. Triggers and dumps
+    /// keep their defaults. Without the key `ring`, `default_ring` computes the ring size from the
+    /// available memory. `notes` receives messages for the user.
     pub(crate) fn input(
         &self,
         default_ring: impl FnOnce(Option<u64>) -> u64,

@@ -64,7 +64,7 @@ use crate::{
 };
 use rustix::{io::Errno, thread::CapabilitySet};
 
-/// Time for which `main` waits for an event before it checks signals and the screen.
+/// Maximum time for which [`watch`] waits for an event before it checks signals and the screen.
 const EVENT_WAIT: Duration = Duration::from_millis(250);
 
 /// After a second stop signal, time for threads to end.
@@ -95,7 +95,8 @@ fn record_as(loaded: &Loaded) -> Result<ExitCode, Failure> {
     let settings = &loaded.settings;
     let (mut config, notes) = loaded.resolve()?;
     if let Some(post) = &mut config.post {
-        // Without `post-user` the commands run as the user of the recorder.
+        // Without `post-user` the commands run as the user of `-Z`, or as the user who started the
+        // recorder.
         let (option, user) = match &settings.post_user {
             Some(user) => ("post-user", Some(user)),
             None => ("-Z", settings.relinquish_privileges.as_ref()),
@@ -130,7 +131,8 @@ pub(crate) struct RecordTask<'a> {
     pub(crate) loaded: Option<&'a Loaded>,
 }
 
-/// Records until the sources end or somebody stops the recording.
+/// Records until the sources end, a limit such as `count` is reached, or somebody stops the
+/// recording.
 pub(crate) fn record(task: &RecordTask<'_>) -> Result<ExitCode, Failure> {
     let (settings, config) = (task.settings, task.config);
     let directory = config.directory.as_deref();
@@ -395,7 +397,7 @@ fn names(args: &Settings) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Name of the engine or source kind.
+/// Names of the engines and source kinds of the recording, each once.
 fn engine(args: &Settings) -> String {
     if !args.read.is_empty() {
         return "file".to_owned();

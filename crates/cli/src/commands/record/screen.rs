@@ -1,7 +1,8 @@
 //! Messages to the user on stderr during a recording.
 //!
 //! On a terminal one status line is redrawn every second, and cleared before other output.
-//! Elsewhere a plain status line is printed every 10 seconds.
+//! Elsewhere a plain status line is printed every 10 seconds, unless a service manager shows the
+//! status. With `quiet` there is no status line.
 //!
 //! During a storm of triggers only a limited number of messages is printed, and a summary counts
 //! the rest.
@@ -27,11 +28,11 @@ use crate::{
 /// Progress of filling memory is shown only after this time.
 const FILLING_QUIET: Duration = Duration::from_millis(200);
 
-/// Maximum number of messages about dumps within [`LINES_PERIOD`]. The same maximum applies
-/// separately to notices, changes and refusals. Further messages are only counted.
+/// Maximum number of messages about dumps within [`LINES_PERIOD`]. As many notices, changes and
+/// refusals together may be printed in addition. Further messages are only counted.
 const LINES_MAX: u32 = 50;
-/// Maximum number of incomplete dumps whose events the screen remembers, as many as
-/// [`RecorderSummary::dumps`] lists.
+/// Maximum number of incomplete dumps whose events the screen remembers. [`RecorderSummary::dumps`]
+/// lists at most as many dumps.
 const NOT_COMPLETE_MAX: usize = 10_000;
 /// Length of a period in which [`LINES_MAX`] applies. A period begins with its first message.
 const LINES_PERIOD: Duration = Duration::from_secs(10);
@@ -326,8 +327,9 @@ impl RecordScreen {
         say(&status_text(status, None));
     }
 
-    /// Draws or prints the status when it is due. If a service manager shows the status
-    /// (`is_shown`), status lines do not fill the log.
+    /// Prints the summary of a period that has ended. Draws or prints the status line when the line
+    /// is due. If a service manager shows the status (`is_shown`), only a terminal gets status
+    /// lines, so that these do not fill the log.
     pub(crate) fn tick(&mut self, recorder: &Recorder, is_shown: bool) {
         let since = self.lines.since;
         if since.is_some_and(|since| since.elapsed() >= LINES_PERIOD)

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::files;
 use crate::failure::say;
 
-/// Bytes read from a file before the next file is read.
+/// After this many bytes of a file, the next file is read.
 const TURN_BYTES: usize = 1 << 20;
 /// A file whose name no longer matches is closed after it did not grow for this time, because its
 /// writer has opened a new file by then.
@@ -68,8 +68,8 @@ impl Follower {
         self.files.values_mut().for_each(|it| it.has_name = false);
         for pattern in &self.patterns {
             let paths = files(pattern);
-            // A directory that cannot be searched has no matching files either. The error of the
-            // pattern itself tells this case apart.
+            // `files` finds nothing if no file exists or if a directory cannot be searched. The
+            // error of `metadata` tells the two cases apart.
             if paths.is_empty()
                 && let Err(error) = fs::metadata(pattern)
                 && (is_first || error.kind() != ErrorKind::NotFound)

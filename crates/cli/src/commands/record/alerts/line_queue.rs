@@ -11,8 +11,8 @@ use std::{
 
 /// Maximum number of waiting lines of all sockets.
 const LINES_MAX: usize = 65_536;
-/// Maximum number of bytes of these lines. Lines of 1 KiB reach both bounds at once; most alerts of
-/// Suricata are not longer.
+/// Maximum number of bytes of the waiting lines of all sockets. Lines of 1 KiB reach both maxima at
+/// the same time.
 const BYTES_MAX: usize = 64 << 20;
 
 /// The end of the queue for the thread that reads sockets.
@@ -102,7 +102,7 @@ mod tests {
     fn waiting_lines_are_bounded_in_number_and_in_bytes() {
         assert_eq!(room(100), 65_536);
         assert_eq!(room(1024), 65_536);
-        // 64 GiB if the number alone counted.
+        // The bound on the number of lines alone would allow 64 GiB.
         assert_eq!(room(1 << 20), 64);
     }
 }

@@ -83,7 +83,7 @@ fn files(pattern: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Counts a line. Returns the alert if the line is an alert.
+/// Counts a line, unless the line is empty. Returns the alert if the line is an alert.
 fn count(counts: &mut AlertLines, line: &[u8]) -> Option<Arc<Alert>> {
     if line.is_empty() {
         return None;
@@ -136,7 +136,7 @@ impl Alerts {
     }
 }
 
-/// All alerts of a file, in their order.
+/// Appends all alerts of a file to `alerts`, in the order of the file.
 fn read_file(
     path: &Path,
     counts: &mut AlertLines,

@@ -24,7 +24,8 @@ use rustix::{
 use super::line_queue::LineSender;
 use crate::failure::say;
 
-/// Maximum number of connections. An IDS may open one for each thread.
+/// Maximum number of connections of all listeners together. An IDS may open a connection for each
+/// of its threads.
 const CLIENTS_MAX: usize = 64;
 /// Size of a read, in bytes.
 const READ_BYTES: usize = 256 << 10;
@@ -83,8 +84,8 @@ pub(super) fn waker() -> io::Result<Arc<OwnedFd>> {
     )?))
 }
 
-/// Receives lines until `stop` is written to. Lines go to `lines`; lines without room are lost and
-/// counted.
+/// Receives lines until `stop` is written to or poll(2) fails. Lines go to `lines`; lines without
+/// room are lost and counted.
 pub(super) fn drain(
     sockets: &Sockets,
     stop: &OwnedFd,
@@ -107,7 +108,7 @@ pub(super) fn drain(
     }
 }
 
-/// The state of the thread.
+/// The state of the thread that reads the sockets.
 #[derive(Debug)]
 struct Drain<'s> {
     sockets: &'s Sockets,

@@ -17,7 +17,8 @@ use crate::{commands::record::open_sources, privileges::Privileges};
 /// Scope of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Depth {
-    /// Keys that may change during a recording, without checks of files.
+    /// Names of rules, expressions, and contradictions between keys that may change during a
+    /// recording. Files are not checked.
     Reload,
     /// All keys, and whether the files that keys name exist. Scripts are read but not loaded,
     /// because the start loads all scripts.
@@ -27,8 +28,8 @@ pub(crate) enum Depth {
     Whole,
 }
 
-/// Returns the errors of a configuration. Scripts are loaded only if numbers, expressions and files
-/// have no error, and contradictions of keys are checked only if there is no error at all.
+/// Returns the errors of a configuration. Scripts are loaded only if names of rules, expressions
+/// and files have no error. Contradictions of keys are checked only if there is no other error.
 pub(super) fn check(loaded: &Loaded, depth: Depth) -> Vec<ConfigFault> {
     let mut faults = numbers(loaded);
     faults.extend(expressions(loaded));
@@ -59,7 +60,7 @@ pub(crate) struct Expression<'a> {
     pub(crate) is_template: bool,
 }
 
-/// An error for each rule whose name is the number of a trigger of the options.
+/// An error for each rule whose name is the number of a trigger without a rule.
 fn numbers(loaded: &Loaded) -> Vec<ConfigFault> {
     let taken = 1..=loaded.numbered_count();
     let is_taken = |name: &str| {
@@ -233,7 +234,7 @@ fn together(loaded: &Loaded) -> Vec<ConfigFault> {
     faults
 }
 
-/// An error message about options, at the place of its first option that is in the file.
+/// An error with `message`, at the place of the first option in the message that the file sets.
 fn mentioned(loaded: &Loaded, message: &str) -> ConfigFault {
     let mut spans = keys_in(message).filter_map(|key| loaded.spans_of(&key).first().cloned());
     let span = spans.next();

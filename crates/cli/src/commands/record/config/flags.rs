@@ -1,4 +1,5 @@
-//! The keys that have a flag, and `--set` for all keys. A flag assigns a value to its key.
+//! The keys that have a flag, and `--set` for all keys of the command. A flag assigns a value to
+//! its key.
 
 use clap::{
     Arg, ArgAction, ArgMatches, Command, ValueHint,
@@ -53,7 +54,7 @@ const fn also(alias: &'static str, of: Flag) -> Flag {
     Flag { alias, ..of }
 }
 
-/// All flags, in the order of the help.
+/// All flags of keys. The help lists the flags of a section in this order.
 const FLAGS: &[Flag] = &[
     also("device", flag(Both, 'i', "interface", "IFACE")),
     flag(Both, 'r', "read", "FILE"),
@@ -119,7 +120,7 @@ impl<const RECORD: bool> Flags<RECORD> {
     }
 }
 
-/// The names of a key and its table.
+/// The path of a key: the name of its table, if the key is in a table, and the name of the key.
 fn path(key: &str) -> Vec<String> {
     key.split('.').map(str::to_owned).collect()
 }

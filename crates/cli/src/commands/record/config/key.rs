@@ -1,5 +1,5 @@
-//! Help, default and JSON schema of each key of the configuration. Their only source is the structs
-//! of `settings`.
+//! Help, default and JSON schema of each key of the configuration. The structs of `settings` are
+//! the source of help and defaults; the types of the fields give the schemas.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -15,7 +15,7 @@ pub(crate) struct Key {
     /// The default as text, or empty.
     pub(crate) default: &'static str,
     pub(crate) shape: Shape,
-    /// The keys of the key's own table.
+    /// If the value is a table: the keys of this table. Otherwise empty.
     pub(crate) keys: &'static [Self],
     /// The possible values, if the key has a fixed set of values.
     pub(crate) choices: &'static [&'static str],
@@ -30,7 +30,7 @@ pub(crate) enum Shape {
     One,
     /// One value, or a list.
     List,
-    /// A table with its own keys, or an array of these.
+    /// A table with its own keys, or an array of tables.
     Table,
 }
 

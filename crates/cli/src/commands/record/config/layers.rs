@@ -20,7 +20,7 @@ pub(crate) struct Assignment {
     /// Tables and key. For a rule: `rule`, the name of the rule, and the key.
     pub(crate) path: Vec<String>,
     pub(crate) value: AssignedValue,
-    /// If the key has a list: adds to the list of earlier options.
+    /// If the key has a list: whether the value is added to the values of earlier options.
     pub(crate) adds: bool,
 }
 
@@ -114,7 +114,7 @@ impl Assignment {
     /// it is no list.
     ///
     /// # Errors
-    /// A message: the path names no key, or leads through an existing value that is no table.
+    /// A message, for example: the path names no key, or leads through a value that is no table.
     pub(crate) fn put<'a>(&'a self, table: &mut DeTable<'a>, adds: bool) -> Result<(), String> {
         let value = match &self.value {
             AssignedValue::On => DeValue::Boolean(true),
@@ -224,7 +224,7 @@ fn read_path(key: &str) -> Option<Vec<String>> {
 /// Finds the key of a path.
 ///
 /// # Errors
-/// A message: the key does not exist, with a suggestion.
+/// A message: the key does not exist, with a suggestion if there is a similar key.
 pub(crate) fn key_of(path: &[String]) -> Result<&'static Key, String> {
     let unnamed: Vec<&str> = match path {
         [rule, _, key @ ..] if rule == "rule" => [rule.as_str()]
@@ -256,7 +256,7 @@ pub(crate) fn is_of_flows(path: &[String]) -> bool {
 /// Finds a key of a table.
 ///
 /// # Errors
-/// A message: the key does not exist, with a suggestion.
+/// A message: the key does not exist, with a suggestion if there is a similar key.
 pub(crate) fn known(keys: &'static [Key], name: &str, table: &str) -> Result<&'static Key, String> {
     if let Some(key) = keys.iter().find(|key| key.name() == name) {
         return Ok(key);
@@ -280,7 +280,8 @@ pub(crate) fn known(keys: &'static [Key], name: &str, table: &str) -> Result<&'s
     Err(format!("there is no key {name:?}{here}{hint}"))
 }
 
-/// A default as TOML.
+/// The default of a key in TOML notation. `None`: the key has no default, or its
+/// default is empty.
 pub(crate) fn written_default(key: &Key) -> Option<String> {
     match key.shape {
         Shape::Switch if key.default.is_empty() => Some("false".to_owned()),

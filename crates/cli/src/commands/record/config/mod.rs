@@ -3,7 +3,9 @@
 //! - `settings`: all keys, as structs that serde reads; `values` has their types, `key` their help,
 //! - `flags`: the keys that have a flag, and `--set`,
 //! - `layers`: assignments of flags and `--set` on top of the file,
-//! - `check`: errors of a configuration, each with its place in the file,
+//! - `rules`: the rules of `[[rule]]`,
+//! - `text`: the text of the file, and errors with their place in the text,
+//! - `check`: checks before a source is opened,
 //! - `print`: `--print-config`,
 //! - `reload`: reads the file again during a recording.
 //!
@@ -94,7 +96,7 @@ pub(crate) struct Loaded {
     rules: Vec<FileRule>,
     text: ConfigText,
     origins: BTreeMap<String, ValueOrigin>,
-    /// The given values in TOML notation.
+    /// The values that the file or the command line gives, in TOML notation, by key.
     written: BTreeMap<String, String>,
 }
 
@@ -127,7 +129,8 @@ impl Loaded {
     /// Reads the file, if one is given, and applies the command line.
     ///
     /// # Errors
-    /// All errors.
+    /// The errors of the first step that fails: reading the file, parsing its TOML, reading its
+    /// keys and the command line, checking its rules.
     pub(crate) fn new(path: Option<&Path>, flags: &[Assignment]) -> Result<Self, RefusedConfig> {
         let text = match path {
             Some(path) => ConfigText::read(path).map_err(|why| RefusedConfig {
@@ -181,7 +184,7 @@ impl Loaded {
     /// Runs the checks of `depth`. This opens no source.
     ///
     /// # Errors
-    /// All errors.
+    /// The errors that these checks find.
     pub(crate) fn check(&self, depth: Depth) -> Result<(), RefusedConfig> {
         let faults = check::check(self, depth);
         if faults.is_empty() {
@@ -193,7 +196,7 @@ impl Loaded {
     /// Runs `--check-config`.
     ///
     /// # Errors
-    /// All errors.
+    /// The errors that the checks of [`Depth::Whole`] find.
     pub(crate) fn check_only(&self) -> Result<(), RefusedConfig> {
         self.check(Depth::Whole)?;
         if !self.settings.quiet {
@@ -444,7 +447,7 @@ fn of_toml(error: &toml::de::Error, key: &str) -> ConfigFault {
     }
 }
 
-/// Formats errors in the order of the file.
+/// Formats errors: first the errors without a place, then the others in the order of the file.
 fn refused(text: &ConfigText, mut faults: Vec<ConfigFault>) -> RefusedConfig {
     faults.sort_by_key(|fault| fault.span.as_ref().map(|span| span.start));
     faults.dedup();

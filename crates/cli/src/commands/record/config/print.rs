@@ -24,7 +24,7 @@ pub(crate) fn schema() -> String {
 
 impl Loaded {
     /// A configuration file with the effective values. A comment names the origin of each value.
-    /// Values that the recorder computes are comments, because they differ by machine.
+    /// Values that the recorder computes are comments, because some of them depend on the machine.
     pub(crate) fn printed(&self) -> String {
         let mut lines = Vec::new();
         if let Some(threads) = self.capture_threads() {
@@ -74,7 +74,8 @@ impl Loaded {
             .ring_bytes(memory::default_ring, &mut Vec::new())
     }
 
-    /// Capture threads of all sources. `None`: the number depends on an interface.
+    /// Capture threads of all sources. `None`: there is no source, or the number depends on an
+    /// interface.
     fn capture_threads(&self) -> Option<usize> {
         let of = &self.settings;
         if !of.read.is_empty() {

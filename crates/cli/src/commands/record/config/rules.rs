@@ -15,7 +15,7 @@ use super::{
     text::{ConfigFault, ConfigText, Place},
 };
 
-/// A rule of a configuration file.
+/// A rule of the configuration, from the file or from `--set`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConfigRule {
     pub(crate) name: String,
@@ -34,7 +34,7 @@ pub(crate) enum What {
     Module(PathBuf),
 }
 
-/// A rule with its places in the file.
+/// A rule with the places and options of its keys.
 #[derive(Debug)]
 pub(super) struct FileRule {
     pub(super) rule: ConfigRule,
@@ -51,7 +51,7 @@ struct RulePlaces {
 }
 
 impl FileRule {
-    /// The place of a key's value, or of the rule.
+    /// The place of a key's value, or of the rule if the key is not given.
     pub(super) fn place_of(&self, key: &str) -> Place {
         self.places.of(key)
     }

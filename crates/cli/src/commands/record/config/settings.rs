@@ -1,5 +1,5 @@
 //! Every key of the configuration. The doc comments are the help of `record` and `flows`, and the
-//! descriptions in the JSON schema: the first paragraph is a line of `-h`.
+//! descriptions in the JSON schema. If the key has a flag, the first paragraph is the line of `-h`.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -435,7 +435,7 @@ choices! {
 }
 
 choices! {
-    /// How capture threads share packets.
+    /// How the capture threads of an interface share its packets.
     Spread { Hash = "hash", Qm = "qm", Cpu = "cpu" }
 }
 

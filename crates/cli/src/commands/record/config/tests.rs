@@ -98,7 +98,8 @@ fn a_file_is_what_its_keys_are_as_options() {
     assert_eq!(of_command_line(&options), of_command_line(&plain));
 }
 
-/// Precedence: defaults, the file, then options in their order.
+/// The file overrides defaults, options override the file, and later options override earlier
+/// options.
 #[test]
 fn the_command_line_wins() {
     for (file, options, expected) in [
@@ -181,7 +182,7 @@ fn every_value_is_printed_with_its_origin() {
         assert!(printed.lines().any(|it| it == line), "{line}:\n{printed}");
     }
     assert_eq!(Loaded::new_of(&printed, &[]).settings, loaded.settings);
-    // The recorder computes values that are not given, and the number of buckets of a given ring.
+    // The recorder computes values of some keys that are not given, and the number of buckets.
     let computed = |text: &str, key: &str| {
         let printed = Loaded::new_of(&format!("{LO}{text}"), &[]).printed();
         printed
@@ -572,7 +573,7 @@ fn rules_stand_behind_the_triggers_of_their_kind() {
         .collect();
     assert_eq!(dumps, [None; 4]);
     assert!(config.requests[1].past.is_some() && config.requests[3].past.is_none());
-    // A script that fails to load is reported at the place of its key.
+    // A script that fails to load is reported at the place of its path in the file.
     fs::write(folder.path().join("s.lua"), "return 3").unwrap();
     let why = load(&text, &[]).unwrap().check_only().unwrap_err().text();
     assert!(why.contains(":3:16: "), "{why}");

@@ -10,7 +10,7 @@ use std::{
 
 use rustix::fs::OFlags;
 
-/// Maximum size of a file: 16,384 rules of 500 bytes.
+/// Maximum size of a file in bytes, enough for 16,384 rules of 500 bytes.
 const BYTES_MAX: u64 = 8 << 20;
 /// Maximum number of characters that are shown before the place of an error. Twice this number is
 /// the maximum for the whole line.

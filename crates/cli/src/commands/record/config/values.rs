@@ -40,7 +40,7 @@ pub(crate) trait FromText: Sized + PartialEq {
     }
 }
 
-/// A value that [`FromText`] parses. Serde gives a text, a number as its text, or a boolean.
+/// A value that [`FromText`] parses: from a text, from the digits of a number, or from a boolean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Parsed<T>(pub(crate) T);
 
@@ -179,7 +179,7 @@ impl<T> Deref for List<T> {
 }
 
 impl<T> List<Parsed<T>> {
-    /// The values alone.
+    /// The values without [`Parsed`] around each value.
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         self.iter().map(|it| &it.0)
     }
@@ -268,7 +268,7 @@ impl<const MIN: u64> FromText for Count<MIN> {
     }
 }
 
-/// Bytes: `4GiB`.
+/// A number of bytes, written with a unit: `4GiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size(pub(crate) u64);
 
@@ -280,7 +280,7 @@ impl FromText for Size {
     }
 }
 
-/// Bytes, or 0: without limit.
+/// A limit in bytes. 0: no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SizeLimit(pub(crate) u64);
 
@@ -322,8 +322,8 @@ impl FromText for TailDrop {
     }
 }
 
-/// Default time of `cutoff`: after this time without a packet, a flow is kept from its beginning
-/// again.
+/// Default TIME of `cutoff`: after this time without a packet, a flow counts as a new flow, whose
+/// first bytes are kept.
 const REFILL: Duration = Duration::from_secs(60);
 
 impl FromText for ClassCutoff {

@@ -14,10 +14,11 @@ use crate::units::show_size;
 pub(super) use notify::Notify;
 use watchdog::{Judgement, Watchdog};
 
-/// Minimum time between two messages about filled memory, and between two messages about the state.
+/// Minimum time between two messages that ask for more time, and between two messages about the
+/// state.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// Time by which each message extends the time limit of a start or stop, while memory is filled or
-/// commands of `--post` run.
+/// Time that each message asks the service manager to wait from then on, while memory is filled at
+/// the start or commands of `--post` run at the stop.
 const EXTENSION: Duration = Duration::from_secs(30);
 
 /// Reports to the service manager. Does nothing without a service manager.
@@ -26,7 +27,7 @@ pub(super) struct Service {
     notify: Notify,
     watchdog: Option<Watchdog>,
     line: StatusLine,
-    /// Time of the last extension.
+    /// Time of the last message that asked for more time.
     extended: Option<Instant>,
     /// Names of the hanging threads in the last report.
     hanging: Vec<String>,

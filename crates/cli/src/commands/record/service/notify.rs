@@ -1,5 +1,6 @@
 //! Messages to the service manager: sd_notify(3). A datagram of `NAME=VALUE` lines goes to the
-//! socket in the environment: a path, or an abstract name of unix(7) after `@`.
+//! socket that the environment variable `NOTIFY_SOCKET` names: a path, or an abstract name of
+//! unix(7) after `@`.
 
 use std::{
     env,
