@@ -12,7 +12,7 @@ pub(super) const CHECK_BACKLOG: &str = "backlog";
 pub(super) const CHECK_BUDGET: &str = "budget";
 pub(super) const CHECK_BPF: &str = "bpf-jit";
 
-/// Sums over all CPUs.
+/// Sums of the first three columns of `softnet_stat` over all its lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct SoftnetStat {
     taken: u64,

@@ -62,7 +62,8 @@ fn judge(mode: Option<&str>, shared: Option<&str>, free: u64, ring_bytes: u64) -
             ),
         )
     };
-    // A memfd has a separate setting, and not every recorder uses a memfd.
+    // A ring in a memfd has a separate setting. Not every recorder uses a memfd, so this finding is
+    // never worse than `ok`.
     let shared = match shared {
         _ if is_enough => Finding::ok(CHECK_SHARED, "a ring in a memfd has explicit huge pages"),
         Some(mode @ ("always" | "within_size" | "advise" | "force")) => Finding::ok(
@@ -80,7 +81,7 @@ fn judge(mode: Option<&str>, shared: Option<&str>, free: u64, ring_bytes: u64) -
     [finding, shared]
 }
 
-/// The word in brackets.
+/// The word in brackets, which is the mode that the kernel uses.
 fn marked(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word)

@@ -107,9 +107,9 @@ impl MatchOutput {
         }
     }
 
-    /// Flushes the output, and writes the number for a count. Does not create a target that was
-    /// never opened because the input's format was unreadable. Returns the number of packets in a
-    /// capture file whose time was clamped.
+    /// Flushes the output, and writes the number for a count. If the input's format was unreadable,
+    /// the target of lines or of a capture file was never opened and is not created. Returns the
+    /// number of packets in a capture file whose time was clamped.
     ///
     /// # Errors
     /// The target cannot be written.

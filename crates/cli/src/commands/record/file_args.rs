@@ -1,4 +1,4 @@
-//! The files of dumps.
+//! Keys about the files of dumps.
 
 use retroscope_recorder::{Config, PostConfig};
 

@@ -1,4 +1,4 @@
-//! Flows: their keys, time-outs and reports.
+//! Keys about flows: tracking, time-outs, and EVE lines.
 
 use std::time::Duration;
 

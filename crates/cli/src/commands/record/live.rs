@@ -1,4 +1,4 @@
-//! How live interfaces are captured.
+//! Keys about the capture of live interfaces.
 
 use std::path::PathBuf;
 

@@ -22,7 +22,7 @@ const TURN_BYTES: usize = 1 << 20;
 /// A file whose name no longer matches is closed after it did not grow for this time, because its
 /// writer has opened a new file by then.
 const NAMELESS: Duration = Duration::from_secs(10);
-/// Interval between two listings of the names. Between listings, files are read.
+/// Minimum interval between two listings of the names. Open files are also read between listings.
 const NAMES_EVERY: Duration = Duration::from_millis(100);
 
 /// Follows the files of `--alerts` as they grow, also after a rename.

@@ -62,7 +62,7 @@ impl BoundAlerts {
     }
 }
 
-/// Handle of the threads.
+/// Handle of the threads that receive alerts.
 #[derive(Debug)]
 pub(crate) struct AlertThreads {
     threads: Vec<JoinHandle<()>>,
