@@ -1,4 +1,5 @@
-//! The NUMA node of each interface. If all interfaces share a node, the ring is on this node too.
+//! The NUMA node of each interface. If all recorded interfaces share a node, the recorder asks the
+//! kernel for ring memory on this node.
 
 use super::finding::Finding;
 use crate::numa::Topology;
