@@ -6,8 +6,8 @@ use super::config::Api;
 use crate::failure::Failure;
 
 impl Api {
-    /// The configuration of the HTTP server. `None`: the table `api` has only default
-    /// values, so nothing is served.
+    /// The configuration of the HTTP server. `None`: all keys of `api` have their
+    /// defaults, so nothing is served.
     ///
     /// # Errors
     /// [`Failure`], exit 2: a key requires another key.

@@ -68,7 +68,7 @@ impl Follower {
         self.files.values_mut().for_each(|it| it.has_name = false);
         for pattern in &self.patterns {
             let paths = files(pattern);
-            // `files` finds nothing if no file exists or if a directory cannot be searched. The
+            // `files` finds nothing if no file matches or if a directory cannot be searched. The
             // error of `metadata` tells the two cases apart.
             if paths.is_empty()
                 && let Err(error) = fs::metadata(pattern)

@@ -72,7 +72,7 @@ pub(crate) struct AlertThreads {
 
 impl AlertThreads {
     /// # Errors
-    /// The system's error about a thread or about the event that wakes a thread.
+    /// The system's error about a thread or about the event that ends a thread.
     pub(crate) fn start(bound: BoundAlerts, handle: RecorderHandle) -> io::Result<Self> {
         let (lines_tx, lines) = line_queue();
         let (stop, waker) = (Arc::new(AtomicBool::new(false)), waker()?);
