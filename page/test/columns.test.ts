@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { Columns, Rates, reduce } from '../src/scope/columns';
-import { niceMax, roughSlot, slotOf, tickLabel, ticks, tickStep } from '../src/scope/ticks';
+import { niceMax, roughSlot, slotOf, tickLabel, ticks, tickStep } from '../src/lib/ticks';
 import { BASE_MS, MS, rfc3339, SECOND } from '../src/lib/time';
 import type { Timeline } from '../src/lib/types';
 

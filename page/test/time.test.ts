@@ -10,7 +10,7 @@ describe('RFC 3339', () => {
   });
   it('reads offsets and refuses nonsense', () => {
     expect(parseRfc3339('2026-11-20T19:15:03.5Z')).toBe(parseRfc3339('2026-11-20T20:45:03.5+01:30'));
-    expect(parseRfc3339('2026-13-20T19:15:03Z')).toBeNull();
+    for (const text of ['2026-13-20T19:15:03Z', '2026-02-31T19:15:03Z', '2026-11-20T24:15:03Z', '0026-11-20T19:15:03Z', '2026-11-20T19:15:03+99:00']) expect(parseRfc3339(text)).toBeNull();
     expect(parseRfc3339('yesterday')).toBeNull();
   });
 });
@@ -45,7 +45,9 @@ describe('pasted times', () => {
     expect(parsePasted('-5m', true)).toEqual({ last: 300 * SECOND });
     expect(parsePasted('2026-11-20T19:15:03Z to 2026-11-20T19:15:04Z', true)).toEqual({ from: at(ms), to: at(ms + 1000) });
     expect(parsePasted('2026-11-20 19:15:03', true)).toEqual({ at: at(ms) });
+    expect(parsePasted('2026-11-20T19:15:04Z - 2026-11-20T19:15:03Z', true)).toEqual({ from: at(ms), to: at(ms + 1000) });
     expect(parsePasted('last night', true)).toBeNull();
+    for (const text of ['now-1h', 'now - 1h', '1h ago']) expect(parsePasted(text, true)).toHaveProperty('at');
   });
 });
 

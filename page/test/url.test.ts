@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { DEFAULT_LAST, faultyTimes, parseView, writeView } from '../src/lib/url';
+import { DEFAULT_LAST, faultyParameters, parseView, writeView } from '../src/lib/url';
 import { SECOND } from '../src/lib/time';
 
 it('writes what it reads', () => {
@@ -19,7 +19,19 @@ it('reads the milliseconds of a Grafana link', () => {
   expect(range.to - range.from).toBe(SECOND);
 });
 
-it('names times that cannot be read', () => {
-  expect(faultyTimes('?from=yesterday&to=1795202104000&last=5x&tab=dumps&filter=from')).toEqual(['from=yesterday', 'last=5x']);
-  expect(faultyTimes('?from=2026-11-20T19:15:03Z&last=30s&sel_to=')).toEqual([]);
+it('names what cannot be read', () => {
+  expect(faultyParameters('?from=yesterday&to=1795202104000&last=5x&tab=dumps&filter=from&tz=CET')).toEqual(['from=yesterday', 'last=5x', 'tz=CET']);
+  expect(faultyParameters('?from=2026-02-31T19:15:03Z&to=now-1d/d')).toEqual(['from=2026-02-31T19:15:03Z', 'to=now-1d/d']);
+  expect(faultyParameters('?from=2026-11-20T19:15:03Z&last=30s&sel_to=')).toEqual([]);
+});
+
+it('reads relative and swapped ends', () => {
+  const relative = parseView('?from=now-1h&to=now').range!;
+  expect((relative.to - relative.from) / SECOND).toBeCloseTo(3600, 0);
+  expect(parseView('?from=1795202104000&to=1795202103000')).toEqual(parseView('?from=1795202103000&to=1795202104000'));
+});
+
+it('reads a plus that is not escaped', () => {
+  expect(parseView('?community_id=1:LQU9qZlK+B5F3KDmev6m5PMibrg=').communityId).toBe('1:LQU9qZlK+B5F3KDmev6m5PMibrg=');
+  expect(parseView('?from=2026-11-20T20:15:03+01:00')).toEqual(parseView('?from=2026-11-20T19:15:03Z'));
 });

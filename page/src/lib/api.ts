@@ -96,12 +96,21 @@ export const api = {
   packets: (parameters: Parameters, signal?: AbortSignal) => get<Packets>('v1/packets', parameters, signal),
   details: (parameters: Parameters, signal?: AbortSignal) => get<Details>('v1/details', parameters, signal),
   stream: (parameters: Parameters, signal?: AbortSignal) => get<Stream>('v1/stream', parameters, signal),
-  checkFilter: (filter: string) => get<{ problem: Problem | null }>('v1/filters', { filter }),
+  checkFilter: (filter: string, signal: AbortSignal) => get<{ problem: Problem | null }>('v1/filters', { filter }, signal),
   pins: () => get<{ pins: Pin[] }>('v1/pins'),
   pin: (name: string, body: unknown) => send<Pin>('PUT', `v1/pins/${encodeURIComponent(name)}`, body),
   unpin: (name: string) => send<void>('DELETE', `v1/pins/${encodeURIComponent(name)}`),
   dumps: (parameters: Parameters) => get<Dumps>('v1/dumps', parameters),
 };
+
+/** Starts a dump by hand, and returns its number. The same key again would return the same dump. */
+export async function forceTrigger(body: Record<string, unknown>): Promise<number> {
+  const key = `page-${crypto.getRandomValues(new Uint32Array(2)).join('-')}`;
+  return (await send<{ dump: number }>('POST', 'v1/triggers', body, { 'Idempotency-Key': key })).dump;
+}
+
+/** Copies a text; returns what the page says about this. Without TLS, browsers refuse the clipboard on other hosts. */
+export const copyText = (text: string): Promise<string> => navigator.clipboard?.writeText(text).then(() => `Copied: ${text}`, () => text) ?? Promise.resolve(text);
 
 /** `v1/rules/test` is an operation, so a rule called `test` is written with an escape. */
 export const rulePath = (name: string): string => `v1/rules/${name === 'test' ? '%74est' : encodeURIComponent(name)}`;
@@ -109,6 +118,9 @@ export const rulePath = (name: string): string => `v1/rules/${name === 'test' ? 
 export function isAbort(error: unknown): boolean {
   return error instanceof DOMException && error.name === 'AbortError';
 }
+
+/** Runs an action; returns why it failed, or an empty text. */
+export const troubleOf = (action: () => Promise<unknown>): Promise<string> => action().then(() => '', reason);
 
 /** The text of an error for people. */
 export function reason(error: unknown): string {

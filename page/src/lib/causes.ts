@@ -5,13 +5,19 @@ import type { Missing } from './types';
 const CAUSES: Record<string, [what: string, helps: string]> = {
   evicted: ['overwritten in the ring before they were written', 'a larger --ring, a shorter past, or when-full protect'],
   'interface-down': ['passed while the interface was down or removed', ''],
-  kernel: ['dropped by the kernel before the recorder read them', 'more rx-threads, a capture filter, a snap length; see the findings in Health'],
+  kernel: ['dropped by the kernel before the recorder read them', 'a larger capture-buffer, more rx-threads, a capture filter, a snap length; see the findings in Health'],
   nic: ['dropped by the network card', 'a larger receive ring; see the findings in Health'],
   damaged: ['refused by the network card as damaged or too long', 'check the cable and the MTU'],
   'no-buffer': ['found no free buffer', 'capture-buffer, more memory in eal-args'],
+  upstream: ['lost by the sender of the capture stream', ''],
+  oversize: ['longer than the buffer of the capture engine', 'a smaller MTU, or the engine af-packet'],
   unseen: ['arrived at a receive queue that the recorder does not serve', 'restart the recorder after the interface got more queues'],
   'no-free-bucket': ['found no room in the ring', 'a larger --ring'],
   shed: ['shed under overload or by a cutoff', 'a larger cutoff, or one by class'],
+  cutoff: ['shed, because the flow exceeded its cutoff', 'a larger cutoff, or one by class'],
+  'history-goal': ['shed, so that the ring reaches the history goal', 'a larger --ring, or a shorter history goal'],
+  ted: ['shed by tail early drop under overload', 'a less loaded machine'],
+  shunt: ['shed by the network card or driver, because the flow exceeded its cutoff', 'a larger cutoff, or one by class'],
   'interface-limit': ['came from interfaces beyond the limit of a recording', 'fewer files at once'],
   unknown: ['may have been lost without a counter that says so', 'a less loaded machine'],
   fragments: ['may be later IP fragments of the flow', 'a simpler dump filter'],
@@ -24,6 +30,7 @@ const CAUSES: Record<string, [what: string, helps: string]> = {
   stopped: ['not written, because a second signal ended everything', ''],
   'not-recorded': ['passed before or after the recording', ''],
   truncated: ['cut by a snap length', ''],
+  unpublished: ['not yet published by the recorder', ''],
 };
 
 export const causeWords = (cause: string): string => CAUSES[cause]?.[0] ?? cause;

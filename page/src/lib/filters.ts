@@ -1,4 +1,4 @@
-import type { Flow, TopFlow } from './types';
+import type { Flow, Top, TopFlow } from './types';
 import { rfc3339, type Range } from './time';
 
 /** Names of IP protocols in pcap-filter(7). */
@@ -41,6 +41,20 @@ function ends(proto: string, a: End, b: End): string {
   const parts = [proto, `host ${a.address}`, `host ${b.address}`];
   for (const port of new Set([a.port, b.port])) if (typeof port === 'number') parts.push(`port ${port}`);
   return parts.filter(Boolean).join(' and ');
+}
+
+/** A row of the largest hosts, ports or flows. `filter` is empty: no filter selects it. */
+export interface TopRow {
+  name: string;
+  filter: string;
+  packets: number;
+  bytes: number;
+}
+
+export function topRows(top: Top, kind: 'hosts' | 'ports' | 'flows'): TopRow[] {
+  if (kind === 'hosts') return top.hosts.map((host) => ({ ...host, name: host.address, filter: hostFilter(host.address) }));
+  if (kind === 'ports') return top.ports.map((port) => ({ ...port, name: `${protocolName(port.proto)} ${port.port}`, filter: portFilter(port.proto, port.port) }));
+  return top.flows.map((flow) => ({ ...flow, name: flow.flow, filter: topFlowFilter(flow) }));
 }
 
 /** Both filters together. A part that the filter has already is not repeated. */

@@ -1,7 +1,7 @@
 import { api, reason, request, send, ApiError, whenUnauthorized } from './api';
 import { events } from './events';
 import type { Interface, RecorderStatus, Session } from './types';
-import { faultyTimes, parseView, writeView, type Tab, type View } from './url';
+import { faultyParameters, parseView, writeView, type Tab, type View } from './url';
 import type { Range } from './time';
 
 const ZONE_KEY = 'retroscope-zone';
@@ -25,8 +25,8 @@ class State {
   trouble = $state('');
   interfaces = $state.raw<Interface[]>([]);
   view = $state.raw<View>(parseView(location.search, localStorage.getItem(ZONE_KEY) !== 'local'));
-  /** Times in the address of the page that cannot be read, until the view changes. */
-  faulty = $state.raw(faultyTimes(location.search));
+  /** Parameters of the page's address that cannot be read, until the view changes. */
+  faulty = $state.raw(faultyParameters(location.search));
   /** Hits of a backtest; drawn on the strip. */
   marks = $state.raw<Mark[]>([]);
 

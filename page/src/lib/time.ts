@@ -23,27 +23,25 @@ export function toMs(time: Ns): number {
   return BASE_MS + time / MS;
 }
 
+/** A space in front of an offset is the `+` of a URL that was not escaped. */
 const RFC3339 =
-  /^(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?\s*([Zz]|UTC|[+-]\d\d:?\d\d)?$/;
+  /^(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?\s*?([Zz]|UTC|[ +-]\d\d:?\d\d)?$/;
 
 /** Parses RFC 3339. A text without an offset is UTC or local time, as `utc` says. */
 export function parseRfc3339(text: string, utc = true): Ns | null {
   const m = RFC3339.exec(text.trim());
   if (!m) return null;
   const [year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0] = m.slice(1, 7).map((part) => Number(part ?? 0));
-  if (month < 1 || month > 12 || day < 1 || day > 31 || hour > 24 || minute > 59 || second > 60) return null;
+  // `Date` takes February 31 for March 3.
+  const isDate = new Date(Date.UTC(year, month - 1, day)).toISOString().startsWith(m[0].slice(0, 10));
+  const [, sign, hours = 0, minutes = 0] = /^(.)(\d\d):?(\d\d)$/.exec(m[8] ?? '') ?? [];
+  if (!isDate || year < 1970 || hour > 23 || minute > 59 || second > 60 || Number(hours) > 23 || Number(minutes) > 59) return null;
   const ms =
     m[8] || utc
       ? Date.UTC(year, month - 1, day, hour, minute, second)
       : new Date(year, month - 1, day, hour, minute, second).getTime();
-  const fraction = Number((m[7] ?? '').padEnd(9, '0'));
-  return (ms - offsetMs(m[8]) - BASE_MS) * MS + fraction;
-}
-
-function offsetMs(offset: string | undefined): number {
-  if (!offset || !/^[+-]/.test(offset)) return 0;
-  const minutes = Number(offset.slice(1, 3)) * 60 + Number(offset.slice(-2));
-  return (offset.startsWith('-') ? -minutes : minutes) * 60_000;
+  const offset = (Number(hours) * 60 + Number(minutes)) * (sign === '-' ? -60_000 : 60_000);
+  return (ms - offset - BASE_MS) * MS + Number((m[7] ?? '').padEnd(9, '0'));
 }
 
 /** RFC 3339 in UTC. All nine digits are written if the time has a fraction. */
@@ -135,28 +133,36 @@ export interface Range { from: Ns; to: Ns }
 /** What a pasted text means: a moment, a range, or the time before now. */
 export type Pasted = { at: Ns } | Range | { last: number } | null;
 
+/** The times that `parsePasted` reads, for messages. */
+export const TIMES = '2026-11-30T15:03:04Z, 15:03:04, seconds or milliseconds since 1970, or now-1h';
+
 /**
- * Reads a pasted time: RFC 3339, a number since 1970 in s, ms, µs or ns, `last 30s`, the last
- * `15:03:04`, or two of these with `to`, `–` or `/` between them.
+ * Reads a pasted time: a moment, `last 30s`, or two moments with `to`, `–` or `/` between them, in
+ * any order.
  */
 export function parsePasted(text: string, utc: boolean): Pasted {
   const trimmed = text.trim().replace(/^["'[(]+|["'\])]+$/g, '');
   const last = /^(?:last|-)?\s*(\d.*[a-zµ])$/i.exec(trimmed);
   const span = last && parseDuration(last[1]!);
   if (span) return { last: span };
-  const ends = trimmed.split(/\s+to\s+|\s*(?:–|—|\.\.|\/)\s*|\s+-\s+/);
-  if (ends.length === 2) {
-    const from = parseMoment(ends[0]!, utc);
-    const to = parseMoment(ends[1]!, utc);
-    return from !== null && to !== null && from !== to ? { from: Math.min(from, to), to: Math.max(from, to) } : null;
-  }
   const at = parseMoment(trimmed, utc);
-  return at === null ? null : { at };
+  if (at !== null) return { at };
+  const ends = trimmed.split(/\s+to\s+|\s*(?:–|—|\.\.|\/)\s*|\s+-\s+/);
+  const [from, to] = ends.map((end) => parseMoment(end, utc));
+  if (ends.length !== 2 || typeof from !== 'number' || typeof to !== 'number') return null;
+  return from === to ? { at: from } : { from: Math.min(from, to), to: Math.max(from, to) };
 }
 
-function parseMoment(text: string, utc: boolean): Ns | null {
+/**
+ * Reads RFC 3339, a number since 1970 in s, ms, µs or ns, the last `15:03:04`, `now`, `now-1h` or
+ * `5 min ago`.
+ */
+export function parseMoment(text: string, utc: boolean): Ns | null {
   const trimmed = text.trim();
   if (trimmed === 'now') return now();
+  const ago = /^(?:now)?\s*-\s*(\d.*)$|^(\d.*)\s+ago$/.exec(trimmed);
+  const span = ago && parseDuration(ago[1] ?? ago[2]!);
+  if (span) return now() - span;
   const epoch = /^(\d{9,19})(?:\.(\d+))?$/.exec(trimmed);
   if (epoch) return parseEpoch(epoch[1]!, epoch[2] ?? '');
   if (/^\d\d:\d\d/.test(trimmed)) {

@@ -1,4 +1,4 @@
-import { durationParameter, parseDuration, parsePasted, rfc3339, SECOND, type Range } from './time';
+import { durationParameter, parseDuration, parseMoment, rfc3339, SECOND, type Range } from './time';
 
 export const TABS = ['scope', 'triggers', 'dumps', 'health'] as const;
 export type Tab = (typeof TABS)[number];
@@ -32,7 +32,8 @@ export function parseView(search: string, utcByDefault = true): View {
     range: rangeOf(text('from'), text('to')),
     last: parseDuration(text('last')) || DEFAULT_LAST,
     filter: text('filter'),
-    communityId: text('community_id'),
+    // A space is the `+` of a URL that was not escaped.
+    communityId: text('community_id').trim().replaceAll(' ', '+'),
     selection: rangeOf(text('sel_from'), text('sel_to')),
     packet: text('packet'),
     dump: text('dump'),
@@ -40,26 +41,27 @@ export function parseView(search: string, utcByDefault = true): View {
   };
 }
 
-/** The parameters of the URL whose time or duration cannot be read, and which the view ignores. */
-export function faultyTimes(search: string): string[] {
-  const faulty = ([name, text]: [string, string]): boolean => (name === 'last' ? !parseDuration(text) : moment(text) === null);
-  const times = [...new URLSearchParams(search)].filter(([name, text]) => text && /^((sel_)?(from|to)|last)$/.test(name));
-  return times.filter(faulty).map(([name, text]) => `${name}=${text}`);
+/** The parameters of the URL that cannot be read, and that the view ignores. */
+export function faultyParameters(search: string): string[] {
+  const readers: Record<string, (text: string) => unknown> = {
+    last: (text) => (parseDuration(text) ?? 0) > 0,
+    tab: (text) => TABS.some((tab) => tab === text),
+    tz: (text) => text === 'utc' || text === 'local',
+  };
+  for (const name of ['from', 'to', 'sel_from', 'sel_to']) readers[name] = (text) => moment(text) !== null;
+  return [...new URLSearchParams(search)].filter(([name, text]) => text && readers[name]?.(text) === false).map(([name, text]) => `${name}=${text}`);
 }
 
-/** One end alone gives a minute before or after this end. */
+/** One end alone gives a minute before or after this end, a moment the second before and after. */
 function rangeOf(from: string, to: string): Range | null {
   const [a, b] = [moment(from), moment(to)];
   if (a === null && b === null) return null;
   const start = a ?? b! - DEFAULT_LAST;
   const end = b ?? a! + DEFAULT_LAST;
-  return end > start ? { from: start, to: end } : { from: start - SECOND, to: start + SECOND };
+  return end === start ? { from: start - SECOND, to: start + SECOND } : { from: Math.min(start, end), to: Math.max(start, end) };
 }
 
-function moment(text: string): number | null {
-  const pasted = text ? parsePasted(text, true) : null;
-  return pasted && 'at' in pasted ? pasted.at : null;
-}
+const moment = (text: string): number | null => parseMoment(text, true);
 
 /** The query of the URL; fields with their default are left out. */
 export function writeView(view: View): string {

@@ -1,7 +1,7 @@
 import { api, ApiError, isAbort, reason } from '../lib/api';
 import { both, queryParameters, rememberFilter, recentFilters, type Query } from '../lib/filters';
 import { app } from '../lib/state.svelte';
-import type { Range } from '../lib/time';
+import { MINUTE, MS, SECOND, type Range } from '../lib/time';
 import type { Packet, Problem, Scan, Top } from '../lib/types';
 import { scope } from './scope.svelte';
 
@@ -13,6 +13,9 @@ const PAGE = 1000;
 const MANY = 3_000_000;
 /** A range that moves is read when it has rested for this time, ms. */
 const REST_MS = 350;
+
+/** After this time, the recorder knows all packets and losses of a range, ns. */
+const SETTLES = 3 * SECOND;
 
 /** The packets of the selected range: the list, the largest hosts, ports and flows. */
 class Analysis {
@@ -29,6 +32,7 @@ class Analysis {
   waits = $state<number | null>(null);
   private next: string | null = null;
   private abort = new AbortController();
+  private checking = new AbortController();
   private timer: ReturnType<typeof setTimeout> | undefined;
 
   /** The range of the lists: the selection, or what a stopped strip shows. */
@@ -84,23 +88,27 @@ class Analysis {
     return sum;
   }
 
-  async read(): Promise<void> {
+  async read(isAgain = false): Promise<void> {
     clearTimeout(this.timer);
     const { query } = this;
+    this.abort.abort();
     const abort = new AbortController();
     this.abort = abort;
     this.waits = null;
     this.isLoading = true;
     this.trouble = '';
-    this.filterProblem = null;
+    void this.check('');
     const parameters = queryParameters(query);
     try {
       const page = await api.packets({ ...parameters, limit: FIRST_PAGE }, abort.signal);
-      this.shown = query;
+      // The list that is read again keeps its place.
+      if (!isAgain) this.shown = query;
       this.top = null;
       this.take(page.packets, page.next ?? null, page.scan);
       if (query.filter) this.recent = rememberFilter(query.filter);
       this.top = await api.top({ ...parameters, count: 300 }, abort.signal);
+      const rest = (query.range?.to ?? 0) + SETTLES - scope.now;
+      if (page.scan.verdict !== 'complete' && rest > 0 && rest < MINUTE) this.timer = setTimeout(() => void this.read(true), rest / MS);
     } catch (error) {
       if (isAbort(error)) return;
       this.packets = [];
@@ -143,10 +151,17 @@ class Analysis {
     this.isLoading = false;
   }
 
-  /** Checks a filter while it is typed. */
+  /** Checks a filter while it is typed. The answers for earlier texts no longer count. */
   async check(filter: string): Promise<void> {
+    this.checking.abort();
+    const { signal } = (this.checking = new AbortController());
+    if (!filter.trim()) {
+      this.filterProblem = null;
+      return;
+    }
     try {
-      this.filterProblem = filter.trim() ? (await api.checkFilter(filter)).problem : null;
+      const { problem } = await api.checkFilter(filter, signal);
+      if (!signal.aborted) this.filterProblem = problem;
     } catch {
       // The reason is shown when the filter is applied.
     }

@@ -1,7 +1,7 @@
 import { api, isAbort, reason } from '../lib/api';
 import { MS, now, parseRfc3339, rfc3339, SECOND, type Ns, type Range } from '../lib/time';
 import { Columns } from './columns';
-import { MAX_SLOTS, roughSlot, slotOf } from './ticks';
+import { MAX_SLOTS, roughSlot, slotOf } from '../lib/ticks';
 
 /** Between two requests of the live strip, ms. */
 const FRAME_MS = 100;

@@ -41,19 +41,21 @@ export class Hold {
     clearInterval(this.timer);
     this.timer = setInterval(() => void this.renew(), RENEW_MS);
     addEventListener('pagehide', this.leave);
+    document.addEventListener('visibilitychange', this.again);
     await this.renew();
   }
 
   private async renew(): Promise<void> {
     const { range } = this;
     if (!range) return;
-    document.addEventListener('visibilitychange', this.again);
     try {
       const pin = await api.pin(this.name, { from: rfc3339(range.from), to: rfc3339(range.to), lease: document.hidden ? HIDDEN_LEASE : LEASE });
+      if (this.range !== range) return;
       this.trouble = pin.revoked
         ? 'The ring needed the space: packets of the frozen range are being overwritten'
         : pin.evicted_before > 0 ? 'The oldest packets of the frozen range were overwritten before' : '';
     } catch (error) {
+      if (this.range !== range) return;
       this.trouble = `Not kept in the ring: ${reason(error)}`;
       // The recorder refuses the pin; a lost connection may return before the lease ends.
       if (error instanceof ApiError && error.status >= 400 && error.status < 500) clearInterval(this.timer);
@@ -73,11 +75,11 @@ export class Hold {
     if (wasKept) void api.unpin(this.name).catch(() => {});
   }
 
-  private again = (): void => void this.renew();
+  /** A tab that closes is hidden first, and must not get the long lease. */
+  private again = (): void => void setTimeout(() => void this.renew(), 1000);
 
-  /** The lease would end by itself; this ends it at once. The page that ends is also hidden, which must not renew. */
+  /** The lease ends by itself; this ends the lease at once, if the browser still sends the request. */
   private leave = (): void => {
-    document.removeEventListener('visibilitychange', this.again);
     void request('DELETE', `v1/pins/${this.name}`, { keepalive: true }).catch(() => {});
   };
 }

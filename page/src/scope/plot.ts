@@ -4,7 +4,7 @@ import type { Ns, Range } from '../lib/time';
 import type { Mark } from '../lib/state.svelte';
 import { Rates, type Columns, type Unit } from './columns';
 import type { Picture } from './feed';
-import { niceMax, tickLabel, ticks, tickStep } from './ticks';
+import { niceMax, tickLabel, ticks, tickStep } from '../lib/ticks';
 import { hatch, onTheme, PALETTE, theme, type Theme } from './theme';
 
 /** A dump or a pin, above the columns. */
@@ -400,7 +400,12 @@ export class Plot {
       const room = Math.max(end, next) - x - 8 * r;
       if (room > 24 * r) {
         c.fillStyle = this.theme.text;
-        c.fillText(fit(c, span.label, room), x + 4 * r, y + high / 2);
+        const text = fit(c, span.label, room);
+        // A halo, so that the hatching does not hide the label.
+        c.strokeStyle = this.theme.panel;
+        c.lineWidth = 3 * r;
+        c.strokeText(text, x + 4 * r, y + high / 2);
+        c.fillText(text, x + 4 * r, y + high / 2);
       }
     }
   }
@@ -448,6 +453,7 @@ export class Plot {
 }
 
 export function rateLabel(value: number, unit: Unit): string {
+  if (Number.isNaN(value)) return '–';
   if (unit === 'percent') return `${Number(value.toPrecision(3))}\u202f%`;
   return unit === 'packets' ? si(value, 'packets/s') : bits(value);
 }

@@ -211,7 +211,9 @@ class Scope {
     const at = this.peakAt();
     if (at === null) return;
     this.stop();
-    this.select({ from: at - span / 2, to: at + span / 2 });
+    // Near the live edge, the selection ends there.
+    const to = Math.min(at + span / 2, Math.max(this.visible.to, at));
+    this.select({ from: to - span, to });
   }
 
   peakAt(): Ns | null {

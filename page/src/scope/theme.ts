@@ -1,27 +1,12 @@
-/** Colours of the style sheet, for canvases. */
-export interface Theme {
-  text: string;
-  muted: string;
-  line: string;
-  sunken: string;
-  panel: string;
-  accent: string;
-  bad: string;
-  warn: string;
-  mean: string;
-  max: string;
-  flag: string;
-  dump: string;
-  pin: string;
-  font: string;
-}
-
 const NAMES = ['text', 'muted', 'line', 'sunken', 'panel', 'accent', 'bad', 'warn', 'mean', 'max', 'flag', 'dump', 'pin'] as const;
+
+/** Colours of the style sheet, and its font, for canvases. */
+export type Theme = Record<(typeof NAMES)[number] | 'font', string>;
 
 export function theme(): Theme {
   const style = getComputedStyle(document.documentElement);
   const colours = Object.fromEntries(NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
-  return { ...colours, font: style.fontFamily } as unknown as Theme;
+  return { ...colours, font: style.fontFamily } as Theme;
 }
 
 /** Calls `then` when the system switches between light and dark. */

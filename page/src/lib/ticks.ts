@@ -1,4 +1,4 @@
-import { clock, date, DAY, HOUR, MINUTE, MS, SECOND, toMs, type Ns } from '../lib/time';
+import { clock, date, DAY, HOUR, MINUTE, MS, SECOND, toMs, type Ns } from './time';
 
 const COARSE = [1, 2, 5, 10, 15, 30].map((n) => n * SECOND)
   .concat([1, 2, 5, 10, 15, 30].map((n) => n * MINUTE))
