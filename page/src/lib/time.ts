@@ -133,8 +133,8 @@ export interface Range { from: Ns; to: Ns }
 /** What a pasted text means: a moment, a range, or the time before now. */
 export type Pasted = { at: Ns } | Range | { last: number } | null;
 
-/** The times that `parsePasted` reads, for messages. */
-export const TIMES = '2026-11-30T15:03:04Z, 15:03:04, seconds or milliseconds since 1970, or now-1h';
+/** Examples of the times that `parseMoment` reads, for messages. */
+export const TIMES = '2026-11-30T15:03:04Z, 15:03:04, seconds or milliseconds since 1970, now-1h';
 
 /**
  * Reads a pasted time: a moment, `last 30s`, or two moments with `to`, `–` or `/` between them, in
