@@ -12,6 +12,8 @@ const INTERFACE = '<b>x&"\u202egnp';
 const HTML = '<img src=x onerror=alert(1)><script>alert(2)</script>';
 const HOSTILE = [HTML, `\u001b]0;title\u0007\u001b[31mred`, '\u202eexe.gnp', '"><svg onload=alert(3)>', '{@html 1}${7*7}'];
 
+/** The time before the first packet. */
+const begun = new Date().toISOString();
 let recorder;
 let stopTraffic;
 before(async () => {
@@ -56,8 +58,7 @@ test('strings of packets, filters and names are text', async () => {
   await page.goto(`${recorder.url}?last=1h&filter=${encodeURIComponent(HTML)}`);
   await page.getByRole('tab', { selected: true }).waitFor();
   const filter = encodeURIComponent('udp port 60000 or udp port 60003 or udp port 53');
-  const from = new Date(Date.now() - 120_000).toISOString();
-  await page.goto(`${recorder.url}?from=${from}&to=${new Date().toISOString()}&filter=${filter}`);
+  await page.goto(`${recorder.url}?from=${begun}&to=${new Date().toISOString()}&filter=${filter}`);
   const rows = page.getByRole('row').filter({ hasText: '10.9.0.2' });
   await rows.first().waitFor();
   for (let i = 0; i < Math.min(await rows.count(), 12); i++) {

@@ -27,7 +27,7 @@ export interface Options {
   parameters?: Parameters;
   body?: unknown;
   headers?: Record<string, string>;
-  signal?: AbortSignal;
+  signal?: AbortSignal | undefined;
   /** The request outlives the page. */
   keepalive?: boolean;
 }
@@ -40,13 +40,11 @@ export function whenUnauthorized(then: () => void): void {
 
 export async function request(method: string, path: string, options: Options = {}, tries = 20): Promise<Response> {
   const headers: Record<string, string> = { ...options.headers };
-  const init: RequestInit = { method, headers, credentials: 'same-origin', cache: 'no-store' };
+  const init: RequestInit = { method, headers, credentials: 'same-origin', cache: 'no-store', signal: options.signal ?? null, keepalive: options.keepalive ?? false };
   if (options.body !== undefined) {
     headers['Content-Type'] = 'application/json';
     init.body = JSON.stringify(options.body);
   }
-  if (options.signal) init.signal = options.signal;
-  if (options.keepalive) init.keepalive = true;
   let response: Response;
   try {
     response = await fetch(url(path, options.parameters), init);
@@ -77,7 +75,7 @@ async function problemOf(response: Response): Promise<Problem> {
 }
 
 export async function get<T>(path: string, parameters: Parameters = {}, signal?: AbortSignal): Promise<T> {
-  const response = await request('GET', path, signal ? { parameters, signal } : { parameters });
+  const response = await request('GET', path, { parameters, signal });
   return (await response.json()) as T;
 }
 

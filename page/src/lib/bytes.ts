@@ -8,16 +8,12 @@ export const hexOf = (byte: number): string => byte.toString(16).padStart(2, '0'
 
 /** Printable ASCII; other bytes are dots. */
 export function ascii(bytes: Uint8Array): string {
-  let text = '';
-  for (const byte of bytes) text += byte >= 32 && byte < 127 ? String.fromCharCode(byte) : '.';
-  return text;
+  return Array.from(bytes, (byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : '.')).join('');
 }
 
 /** A payload as text: ASCII with line ends and tabs; other bytes are dots. */
 export function payloadText(bytes: Uint8Array): string {
-  let text = '';
-  for (const byte of bytes) text += (byte >= 32 && byte < 127) || byte === 10 || byte === 9 ? String.fromCharCode(byte) : byte === 13 ? '' : '.';
-  return text;
+  return Array.from(bytes, (byte) => ((byte >= 32 && byte < 127) || byte === 10 || byte === 9 ? String.fromCharCode(byte) : byte === 13 ? '' : '.')).join('');
 }
 
 /** Lines of a hex dump, as `hexdump -C`. */
