@@ -133,7 +133,7 @@ export interface Source {
   stored: number;
   received?: number | null;
   lost: Record<string, number | null>;
-  shed: Record<string, number | null>;
+  shed?: Record<string, number | null>;
   gaps?: number;
   gap_seconds?: number;
   xdp?: { native: boolean; zero_copy: boolean } | null;
