@@ -173,6 +173,15 @@ export interface RecorderStatus {
   sources: Source[];
   buffers?: { source: string; longest_seconds_by_gbit: Record<string, number | null> }[];
   analyzers?: { stored: number; analyzed: number; missed: number; unread: number };
+  threads?: {
+    name: string;
+    cpu_seconds: number | null;
+    stored: number | null;
+    analyzed: number | null;
+    missed: number | null;
+    unread: number | null;
+    longest_seconds: number | null;
+  }[];
   ring: {
     stored: number; stored_bytes: number; evicted: number; evicted_bytes: number;
     free_buckets: number; open_buckets: number; closed_buckets: number; reserved_buckets: number; reservations_revoked?: number;

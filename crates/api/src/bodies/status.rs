@@ -103,7 +103,7 @@ struct ThreadBody<'a> {
     /// Packets in the ring that this analyzer has not inspected yet; `null`: not an analyzer.
     unread: Option<u64>,
     /// The longest time for which this analyzer inspected packets without a look at the clock or
-    /// at its source, about the longest call of a script; `null`: not measured.
+    /// at its source, about the longest call of a script; `null`: not an analyzer.
     longest_seconds: Option<f64>,
 }
 
@@ -383,9 +383,7 @@ impl<'a> From<&'a ThreadStatus> for ThreadBody<'a> {
             analyzed: thread.analysis.map(|of| of.analyzed),
             missed: thread.analysis.map(|of| of.missed),
             unread: thread.analysis.map(|of| of.unread),
-            longest_seconds: (thread.analysis)
-                .and_then(|of| of.longest)
-                .map(|longest| longest.as_secs_f64()),
+            longest_seconds: thread.analysis.map(|of| of.longest.as_secs_f64()),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use retroscope_recorder::{
-    AgeHistogram, AnalysisLedger, DumpCounts, HitCounts, ModuleStatus, ProcessingHistogram, Reason,
-    RecorderStatus, SourceSnapshot, ThreadStatus,
+    AgeHistogram, DumpCounts, HitCounts, ModuleStatus, ProcessingHistogram, Reason, RecorderStatus,
+    SourceSnapshot, ThreadStatus,
 };
 
 use super::{Process, exposition::Exposition};
@@ -294,13 +294,12 @@ pub(super) fn threads(exposition: &mut Exposition, threads: &[ThreadStatus]) {
             thread.analysis.map(|of| of.unread),
         );
     }
-    let longest = |of: &AnalysisLedger| of.longest.map(|longest| longest.as_secs_f64());
     let mut family = exposition.gauge(
         "retroscope_thread_longest_analysis_seconds",
         "Longest time for which an analyzer inspected packets without a look at its source.",
     );
     for thread in threads {
-        let longest = thread.analysis.as_ref().and_then(longest);
+        let longest = thread.analysis.map(|of| of.longest.as_secs_f64());
         family.add(&[("thread", &thread.name)], longest);
     }
 }

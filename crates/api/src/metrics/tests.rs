@@ -101,7 +101,7 @@ fn status() -> RecorderStatus {
                 analyzed: 4,
                 missed: 1,
                 unread: 1,
-                longest: Some(Duration::from_micros(25)),
+                longest: Duration::from_micros(25),
             }),
         }],
         when_full: Mode::Record,

@@ -640,6 +640,10 @@ impl Core {
         shared.open_dumps.store(open_dumps, Ordering::Relaxed);
         self.slots.set_armed(self.director.armed);
         // Live, the readers of shards count the packets that they analyze.
+        if !self.slots.placement.has_readers() {
+            let longest_ns = &self.slots.of(0).counters.longest_ns;
+            longest_ns.store(self.pacer.longest_ns, Ordering::Relaxed);
+        }
         let analyzed = if self.live && self.slots.placement.has_readers() {
             let each = self.slots.all().iter();
             each.map(|slot| slot.counters.analyzed.load(Ordering::Relaxed))

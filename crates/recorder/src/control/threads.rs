@@ -42,8 +42,8 @@ pub struct AnalysisLedger {
     /// Packets in the ring that are not analyzed yet.
     pub unread: u64,
     /// The longest time for which the thread analyzed packets without looking at the clock or at
-    /// its source, about the longest call of a script; `None`: not measured.
-    pub longest: Option<Duration>,
+    /// its source, about the longest call of a script.
+    pub longest: Duration,
 }
 
 /// The counters of a shard. Aligned to separate cache lines, because the thread that runs the shard
@@ -59,7 +59,7 @@ pub(crate) struct ShardCounters {
     /// With a reader: number of packets of the shard that were overwritten before the reader read
     /// them, as far as known.
     pub(crate) missed: AtomicU64,
-    /// With a reader: the longest time between two looks at the clock while packets were analyzed,
+    /// The longest time between two looks at the clock while packets were analyzed,
     /// ns. Slow packets are analyzed one at a time.
     pub(crate) longest_ns: AtomicI64,
 }
@@ -91,54 +91,52 @@ impl RecorderShared {
     }
 
     fn analysis_of(&self, thread: &str, reading: &AnalyzerReading) -> Option<AnalysisLedger> {
+        let shards = lock(&self.shards);
         let Some(divided) = self.divided.get() else {
-            let (analyzed, missed) = (reading.analyzed, reading.lapped);
+            let counters = shards.first().filter(|_| thread == "analyzer")?;
             let stored = self.ring.statistics().stored_packets;
-            return (thread == "analyzer").then(|| AnalysisLedger::new(analyzed, missed, stored));
+            let seen = (reading.analyzed, reading.lapped);
+            return Some(AnalysisLedger::new(seen, stored, counters));
         };
         let prefix = match divided.placement {
             AnalysisPlacement::Inserters => "inserter-",
             _ => "shard-",
         };
         let shard = number(thread, prefix)?;
-        let shards = lock(&self.shards);
         let counters = shards.get(shard)?;
         // Read before the stored packets, which are never fewer.
-        let (analyzed, missed) = (
+        let seen = (
             counters.analyzed.load(Relaxed),
             counters.missed.load(Relaxed),
         );
-        let shards = shards.len();
+        let all = shards.len();
         let producers = 0..self.ring.producers();
         let stored = match (&divided.stored, divided.placement) {
             (Some(stored), _) => {
-                let is_mine = |number: u8| usize::from(number) % shards == shard;
+                let is_mine = |number: u8| usize::from(number) % all == shard;
                 producers
                     .map(|producer| stored.get(producer, is_mine).1)
                     .sum()
             }
             (None, AnalysisPlacement::ShardReaders) => self.ring.statistics().stored_packets,
             (None, _) => {
-                let own = producers.filter(|producer| producer % shards == shard);
+                let own = producers.filter(|producer| producer % all == shard);
                 own.map(|producer| self.ring.published(producer)).sum()
             }
         };
-        let longest_ns = counters.longest_ns.load(Relaxed);
-        Some(AnalysisLedger {
-            longest: Some(Duration::from_nanos(longest_ns.unsigned_abs())),
-            ..AnalysisLedger::new(analyzed, missed, stored)
-        })
+        Some(AnalysisLedger::new(seen, stored, counters))
     }
 }
 
 impl AnalysisLedger {
     /// An inserter may analyze packets just before it publishes them.
-    fn new(analyzed: u64, missed: u64, stored: u64) -> Self {
+    fn new((analyzed, missed): (u64, u64), stored: u64, counters: &ShardCounters) -> Self {
+        let longest_ns = counters.longest_ns.load(Relaxed);
         Self {
             analyzed,
             missed,
             unread: stored.saturating_sub(analyzed + missed),
-            longest: None,
+            longest: Duration::from_nanos(longest_ns.unsigned_abs()),
         }
     }
 }

@@ -27,6 +27,8 @@ pub(super) struct ClockPacer {
     since: usize,
     read_ns: i64,
     looked_ns: i64,
+    /// The longest stride since the start, ns.
+    pub(super) longest_ns: i64,
 }
 
 impl ClockPacer {
@@ -39,6 +41,7 @@ impl ClockPacer {
             since: 0,
             read_ns: 0,
             looked_ns: 0,
+            longest_ns: 0,
         }
     }
 
@@ -52,6 +55,7 @@ impl ClockPacer {
     /// commands.
     pub(super) fn is_due(&mut self, mono_ns: i64) -> bool {
         let took_ns = mono_ns.saturating_sub(self.read_ns).max(1);
+        self.longest_ns = self.longest_ns.max(took_ns);
         let fitting = (self.since as i64).saturating_mul(LOOK_NS) / took_ns;
         let most = self.stride_max.min(2 * self.stride);
         self.stride = usize::try_from(fitting).unwrap_or(most).clamp(1, most);
