@@ -1,8 +1,9 @@
 //! Measures in turns: a machine that is slower for a while is slower for all entrants.
 //!
 //! Entrants run one after the other (A B C, A B C, …). A ratio is computed for each repetition; the
-//! median of these ratios is reported, with the minimum and the maximum. The first turn of each
-//! entrant does not count: it determines how much work fills the time of a run, and warms up.
+//! median of these ratios is reported, with the minimum and the maximum. In each round, the first
+//! turn of an entrant does not count: it warms up. A paced entrant also learns from this turn how
+//! much work fills the time of a run.
 //!
 //! A figure with a spread above [`SPREAD_MAX`] is unsteady: its entrants take turns again, and the
 //! steadiest figure is reported.
@@ -70,7 +71,7 @@ pub fn check_count(expected: u64, seen: u64) -> Result<(), Failure> {
     Err(Failure::Count { expected, seen })
 }
 
-/// Compares sums of what was sent and seen.
+/// Compares the checksums of the packets that were sent and seen.
 ///
 /// # Errors
 /// [`Failure::Wrong`].
@@ -176,7 +177,7 @@ pub struct Scale {
 
 impl Scale {
     /// `full_seconds` if a run takes a quarter of a second or longer. If runs are shorter,
-    /// proportionally less, but at least a hundredth.
+    /// proportionally less, but at least a hundredth of `full_seconds`.
     #[must_use]
     pub fn time(&self, full_seconds: f64) -> std::time::Duration {
         std::time::Duration::from_secs_f64(full_seconds * (self.seconds / 0.25).clamp(0.01, 1.0))
@@ -191,7 +192,8 @@ pub struct Entrant<'a> {
 }
 
 impl<'a> Entrant<'a> {
-    /// In each round the closure is called once more than there are repetitions, or until it fails.
+    /// In each round of this entrant, the closure is called once more than there are repetitions,
+    /// or until it fails.
     pub fn new(name: impl Into<String>, run: impl FnMut() -> Result<f64, Failure> + 'a) -> Self {
         let (name, run) = (name.into(), Box::new(run));
         Self { name, run }
@@ -306,7 +308,7 @@ impl Round {
 #[derive(Debug)]
 pub struct Heat<'a> {
     what: String,
-    /// Counted turns of a round.
+    /// Counted turns of each entrant in a round.
     repetitions: usize,
     names: Vec<String>,
     entrants: RefCell<Vec<Entrant<'a>>>,
@@ -315,7 +317,7 @@ pub struct Heat<'a> {
 
 impl<'a> Heat<'a> {
     /// Runs all entrants in turns: once uncounted, then `repetitions` times. An entrant that fails
-    /// is not run again in this round. Reports the series.
+    /// is not run again in this round. Prints the series to stderr.
     pub fn run(what: &str, repetitions: usize, entrants: Vec<Entrant<'a>>) -> Self {
         let heat = Self {
             what: what.to_owned(),
@@ -460,10 +462,11 @@ impl<'a> Heat<'a> {
         names.map(|name| (name, self.spread(name)))
     }
 
-    /// The name with the greatest median in the first round. Entrants without figures cannot win.
+    /// The name with the greatest median in the first round, among `names`. Entrants without
+    /// figures cannot win.
     ///
     /// # Errors
-    /// [`Failure::Unsound`]: no entrant has a figure.
+    /// [`Failure::Unsound`]: none of `names` has a figure.
     pub fn best<'n>(&self, names: &[&'n str]) -> Result<&'n str, Failure> {
         let first = self.first();
         let median = |name| first.get(name).and_then(Series::spread).ok();
@@ -569,7 +572,7 @@ mod tests {
         })
     }
 
-    /// The first figure of each round belongs to the uncounted turn.
+    /// In the lists of figures, the first figure of each round belongs to the uncounted turn.
     #[test]
     fn an_unsteady_ratio_is_measured_again_and_the_steadiest_is_reported() {
         let order = RefCell::new(String::new());

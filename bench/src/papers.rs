@@ -1,7 +1,7 @@
 //! Writes docs/dev/papers.md: each figure and table of the papers, and our figures for it.
 //!
-//! The list is `papers.txt`. A line that begins with `#` is a heading. Another line has the fields
-//! of an [`Entry`]. The figures of a row come from a run, or from the tables of
+//! The list is `papers.txt`. A line that begins with `#` is a heading. Each other line has the
+//! fields of an [`Entry`]. The figures of a row come from a run, or from the tables of
 //! docs/dev/benchmarks.md ([`published`]), so that nobody copies a figure by hand.
 
 use crate::{
@@ -25,11 +25,11 @@ Parentheses have the least and the greatest repetition. The papers' machines dif
 ratios, not absolute figures.
 ";
 
-/// A figure or a table of a paper.
+/// A figure, table or section of a paper, or future work of a paper.
 struct Entry {
-    /// For example `Figure 7.1`.
+    /// The place in the paper, for example `Figure 7.1`.
     item: &'static str,
-    /// What the figure shows.
+    /// What the figure, table or section shows.
     shows: &'static str,
     /// The result in the paper.
     theirs: &'static str,
@@ -107,8 +107,8 @@ pub(crate) fn page(machine: &str, figure: &dyn Fn(&str) -> Option<String>) -> St
     text
 }
 
-/// The unit of a row in Mpps. If the row is for one packet size, also Gbit/s of packets, without
-/// their descriptors.
+/// The text after the figure of a row in Mpps: the unit and, if the row is for one packet size, the
+/// Gbit/s of the packets without their descriptors. Empty for rows in other units.
 fn gigabits(name: &str, figure: &str) -> String {
     let unit = rows::find(name).map_or("", |row| row.unit);
     if unit != "Mpps" {
@@ -118,14 +118,15 @@ fn gigabits(name: &str, figure: &str) -> String {
     let bytes = parts.find_map(|part| part.strip_suffix('B')?.parse::<f64>().ok());
     let median = figure.split(' ').next().unwrap_or_default();
     let Ok(median) = median.replace(',', "").parse::<f64>() else {
-        // The reason why there is no figure.
+        // Not a number: `figure` says why there is no figure.
         return String::new();
     };
     let bits = bytes.map(|bytes| format!(", {:.0} Gbit/s", median * bytes * 8e-3));
     format!(" Mpps{}", bits.unwrap_or_default())
 }
 
-/// The figure of a row in the tables of the first processor in docs/dev/benchmarks.md.
+/// The figure of a row in docs/dev/benchmarks.md, from the first table that has this row. `None` if
+/// the row is missing or was not run.
 fn published(document: &str, name: &str) -> Option<String> {
     let cells = |line: &'_ str| line.split(" | ").map(str::to_owned).collect::<Vec<_>>();
     let code = format!("`{name}`");

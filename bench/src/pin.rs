@@ -1,9 +1,10 @@
-//! Pins threads to cores: one core for each thread, as long as there are enough.
+//! Pins threads to CPUs: one CPU for each thread, as long as there are enough.
 //!
-//! Thread `t` of a run (of a race between queues: producers first, then consumers) runs on core `t`
-//! modulo the number of cores. With enough cores, producers and consumers have separate cores. With
-//! 2 producers and 2 consumers on 2 cores, producer `i` shares core `i` with consumer `i`, so that
-//! both cores do the same work. The rule is the same for all contestants.
+//! The list of CPUs ([`cpus`]) begins with one CPU of each physical core. Thread `t` of a run (of a
+//! race between queues: producers first, then consumers) runs on CPU `t` of the list, modulo its
+//! length. With enough CPUs, producers and consumers have separate CPUs. With 2 producers and 2
+//! consumers on 2 CPUs, producer `i` shares CPU `i` with consumer `i`, so that both CPUs do the
+//! same work. The rule is the same for all contestants.
 
 use std::{fs, sync::LazyLock};
 
@@ -31,13 +32,13 @@ fn set_of(cpus: &[usize]) -> CpuSet {
     set
 }
 
-/// Number of threads that can run at the same time.
+/// Number of threads that can run at the same time: the number of [`cpus`], at least 1.
 pub(crate) fn cores() -> usize {
     cpus().len().max(1)
 }
 
-/// Pins the calling thread to the core of the thread with this number. No effect if the system
-/// refuses.
+/// Pins the calling thread to a CPU: number `thread` of [`cpus`], modulo their number. No effect if
+/// the system refuses.
 pub(crate) fn pin(thread: usize) {
     let cpus = cpus();
     if !cpus.is_empty() {
@@ -45,8 +46,9 @@ pub(crate) fn pin(thread: usize) {
     }
 }
 
-/// Calls `work` on these CPUs only. Threads and processes that `work` starts stay there; the
-/// calling thread gets its previous CPUs back. No effect if `to` is empty, or the system refuses.
+/// Calls `work` on these CPUs only. Threads and processes that `work` starts inherit these CPUs;
+/// the calling thread gets its previous CPUs back. If `to` is empty or the system refuses, `work`
+/// runs on the previous CPUs.
 pub(crate) fn confined<T>(to: &[usize], work: impl FnOnce() -> T) -> T {
     let before = sched_getaffinity(None).ok().filter(|_| !to.is_empty());
     if before.is_some() {
@@ -59,8 +61,8 @@ pub(crate) fn confined<T>(to: &[usize], work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Moves the first CPU of each core to the front. `siblings` returns the list of a CPU's core, like
-/// `0,4` or `0-1`.
+/// Moves the first CPU of each core to the front. `siblings` returns the list of the CPUs that
+/// share the core of a CPU, like `0,4` or `0-1`.
 fn cores_first(allowed: &[usize], siblings: impl Fn(usize) -> Option<String>) -> Vec<usize> {
     let is_first = |&cpu: &usize| {
         let list = siblings(cpu).and_then(|list| list.trim().parse::<CpuList>().ok());

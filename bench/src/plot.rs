@@ -36,8 +36,8 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0x88, 0x88, 0x88),
 ];
 
-/// Draws the figures into a folder, which is made if needed; removes figures without rows. `origin`
-/// identifies the run. Returns the files.
+/// Draws the figures into a folder, which is made if needed. Removes the old file of a figure that
+/// has no value now. `origin` identifies the run. Returns the written files.
 ///
 /// # Errors
 /// The system's error, with the path.
@@ -58,7 +58,8 @@ pub(crate) fn write_all(rows: &[Row], origin: &str, folder: &Path) -> io::Result
     Ok(written)
 }
 
-/// A figure by its fields in the list, with its title. `None` if none of its rows has a value.
+/// The title and the SVG of a figure, from its fields in the list. `None` if none of its rows has a
+/// value, or if drawing fails.
 pub(crate) fn draw(rows: &[Row], fields: &[&str]) -> Option<(String, String)> {
     let [_, unit, axis, title, cells] = fields else {
         return None;
@@ -113,9 +114,9 @@ fn lines(
     mesh.y_desc(unit).draw()?;
     let anchor = Pos::new(HPos::Left, VPos::Center);
     let text = (FONT, 13).into_font().color(&BLACK).pos(anchor);
-    // Our line last, so that it is on top.
+    // The first line, which is ours in most figures, is drawn last, so that it is on top.
     for (number, (name, cells)) in grid.lines.iter().enumerate().rev() {
-        // The colors repeat once, the second time as thin lines.
+        // From the eighth line on, the colors repeat, as thin lines.
         let style = COLOURS[number % COLOURS.len()].stroke_width(if number < 7 { 3 } else { 1 });
         let cells = (0..).zip(cells.iter().copied());
         let points = cells.filter_map(|(at, row)| Some((at, row?, row?.value?)));

@@ -16,18 +16,20 @@ use crate::{
 
 /// Packet sizes of the thesis and the paper.
 pub(crate) const SIZES: [usize; 6] = [64, 128, 256, 512, 1024, 1514];
-/// Bytes and pairs of the judged rows. The heat of the first pair of numbers also measures the rows
-/// of the denominators.
+/// Bytes and pairs of threads of the judged rows. The heat of the first entry also measures the
+/// rows of the denominators.
 const JUDGED: [(usize, usize); 6] = [(64, 1), (64, 2), (512, 1), (1514, 1), (60, 1), (590, 1)];
-/// For each denominator of our ring: its name, the entrant that checks it, and the row of the
-/// required share. Empty texts: no check.
+/// The denominators of the ratios of our ring. For each: its name, the entrant with which the
+/// denominator is compared, and the row for the share of that entrant that the denominator must
+/// reach. Empty texts: no check.
 const AGAINST: [(&str, &str, &str); 4] = [
     (RAW, NT_FILL, "limits/raw-insert/vs-nt-fill"),
     ("qq2016", MEMCPY, "limits/qq2016/vs-memcpy-insert"),
     (BEST_PEER, MEMCPY, "limits/best-peer/vs-memcpy-insert"),
     (NT_FILL, "", ""),
 ];
-/// Names of entrants that are not queues, and of groups of which the best entrant counts.
+/// The next constants name entrants that are not queues (`nt-fill`, `memcpy-insert`, [`RAW_WAYS`]),
+/// and groups of which the best entrant counts ([`RAW`], [`BEST_PEER`]).
 const NT_FILL: &str = "nt-fill";
 const MEMCPY: &str = "memcpy-insert";
 const RAW: &str = "raw-insert";
@@ -36,8 +38,8 @@ const BEST_PEER: &str = "best-peer";
 
 type Contestant<'c> = &'c mut dyn Contest;
 
-/// [`Failure::CannotRun`] on a machine with one core, because two threads that hand packets over
-/// need two cores.
+/// [`Failure::CannotRun`] if this process may use only one CPU, because two threads that hand
+/// packets over need two CPUs.
 pub(crate) fn two_cores() -> Result<(), Failure> {
     if pin::cores() >= 2 {
         return Ok(());

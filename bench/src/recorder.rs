@@ -133,9 +133,9 @@ fn frames(count: Option<u64>) -> GeneratorConfig {
 
 /// Mpps that one or more threads store without loss, for the time of a run.
 ///
-/// The run has a fixed time instead of a fixed number of frames per thread. If one CPU is slower
-/// for a while, as in a virtual machine, the other thread continues meanwhile, as in a recording,
-/// and does not wait for the slower thread.
+/// The run has a fixed time instead of a fixed number of frames per thread. If the CPU of one
+/// thread is slower for a while, as in a virtual machine, the other thread stores packets until the
+/// end of the run, as in a recording.
 fn insert(session: &Session, source: Box<dyn Source>, threads: usize) -> Result<f64, Failure> {
     let clock = Arc::new(SystemClock);
     let (bytes, time) = (session.scale.ring_bytes, session.scale.time(0.25));
@@ -204,8 +204,8 @@ fn null_over_bare(session: &Session) -> Result<Vec<Entrant<'_>>, Failure> {
 /// from the start to the end of the recorder's threads.
 ///
 /// All frames together fit into the ring, so that no frame is overwritten before it is read,
-/// however threads are scheduled. Every frame must be stored and analyzed, or the run fails. Memory
-/// is filled before the clock starts.
+/// however threads are scheduled. Every frame must be stored and analyzed, or the run fails. The
+/// ring's memory is pre-faulted before the clock starts.
 fn full(ring_bytes: u64, analyzers: Analyzers, directory: &Path) -> Result<f64, Failure> {
     let count = ring_bytes * 15 / 16 / (u64::from(FRAME_BYTES) + OVERHEAD_BYTES);
     let plan = Plan {

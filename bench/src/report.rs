@@ -1,12 +1,13 @@
-//! Turns the rows of a run into the tables of `docs/dev/benchmarks.md`, so that a run has measured
-//! every number in the document.
+//! Turns the rows of a run into the tables of `docs/dev/benchmarks.md`, so that nobody copies a
+//! number into these tables by hand.
 //!
 //! The document is handwritten, except blocks between `<!-- generated: NAME -->` and `<!-- end
 //! -->`, which are replaced. Most blocks are tables by line and column (`rows::TABLES`) or show a
-//! figure (`figure NAME`, `rows::FIGURES`). If no row of a block ran, the block says "not run": a
-//! partial run leaves no number of another run. Results of `make bench-capture` are in blocks whose
-//! names begin with `capture`; the other blocks come from `make bench` or `make papers`. Blocks
-//! after `<!-- processor: AMD -->` belong to a run on a processor with that word in its name.
+//! figure (`figure NAME`, `rows::FIGURES`). If no row of a replaced block ran, the block says "not
+//! run", so that it keeps no number of an earlier run. Blocks whose names begin with `capture` have
+//! results of live capture (`make bench-capture` or `make papers`); the other blocks come from
+//! `make bench` or `make papers`. Blocks after `<!-- processor: AMD -->`, up to the next such
+//! marker, belong to a run on a processor with that word in its name.
 
 use std::{
     fs, io,
@@ -85,8 +86,8 @@ fn number(value: f64) -> String {
     text
 }
 
-/// A value with its minimum and maximum repetition, if these differ in writing, and its marks:
-/// unsteady, goal missed.
+/// The text of a row in a table: the value, its minimum and maximum repetition, if these differ in
+/// writing, and its marks (unsteady, goal missed). Without a value, the reason.
 pub(crate) fn cell(row: Option<&Row>) -> String {
     let Some(row) = row else {
         return "–".to_owned();
@@ -134,7 +135,7 @@ fn strings<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// The Markdown of a block. `None`: the block does not exist.
+/// The Markdown of a block. `None`: no block has this name.
 fn made(name: &str, rows: &[Row], machine: &Facts) -> Option<String> {
     let made = match name {
         "machine" | "capture-machine" => facts(machine),

@@ -3,8 +3,8 @@
 //! The reader group is gating, and the mode is [`Mode::Wait`], so a producer that is a lap ahead
 //! waits. With as many readers as producers, member `i` reads producer `i`; a single reader reads
 //! all producers. Producers store bursts, and would publish when their source runs dry. At full
-//! speed the source never runs dry, so the ring publishes by itself every 128 KiB. A producer
-//! publishes after its last packet.
+//! speed the source never runs dry, so the ring publishes by itself, at the latest soon after 128
+//! KiB or 4096 records are unpublished. A producer publishes after its last packet.
 //!
 //! Stamps continue from run to run, as the stamps of a live source do.
 
@@ -51,7 +51,7 @@ impl RingContest {
         Self::with(RingConfig::new(bytes, pairs, pairs))
     }
 
-    /// A pre-faulted ring whose readers are one for each producer, or one for all.
+    /// A pre-faulted ring. `config` must have one reader for each producer, or one reader for all.
     ///
     /// # Errors
     /// As of [`Self::new`].

@@ -10,7 +10,7 @@
 //!
 //! A ratio is only as good as its denominator, so the `limits/…/vs-…` rows are measured in the same
 //! turns. If a denominator misses its goal, each ratio over that denominator has a remark. A
-//! selected row of 64 B and 1P1C also writes the rows of its denominators.
+//! selected row of 64 B and 1P1C also writes the row of its denominator.
 
 use std::{io, sync::LazyLock};
 
@@ -19,12 +19,13 @@ use crate::{
     session::Session, thesis,
 };
 
-/// The make target that measures a group.
+/// The make target to which a group belongs. `make bench` also measures the groups of
+/// [`Command::Quick`]; `make papers` measures all groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// `make bench-quick`: the judged rows of ring, recorder, filters and flows.
+    /// `make bench-quick`: the judged rows, except the rows of live capture.
     Quick,
-    /// `make bench`: also the evaluation of the thesis, reproduced and extended.
+    /// `make bench`: the evaluation of the thesis, reproduced and extended.
     Full,
     /// `make bench-capture`: programs on live traffic.
     Capture,
@@ -54,12 +55,12 @@ pub(crate) const MEASURES: [(&str, Command, MeasureFn); 16] = [
     ("capture", Capture, capture::judged),
 ];
 
-/// Rows, and families of rows: the group, and the fields of [`Listed`].
+/// Rows, and families of rows: a line each, with the fields of [`Listed`].
 const ROWS: &str = include_str!("rows.txt");
 
 /// Tables by line and column. The fields are the name of the block, the heading of the lines, the
 /// heading of the columns, and the cells. Cells are patterns of names, each with a label for the
-/// line, in which `{}` is replaced by `{l}`.
+/// line, in which `{}` is replaced by the label of `{l}`.
 pub(crate) const TABLES: &str = include_str!("tables.txt");
 
 /// Figures. The fields are the name of block and file, the unit of its rows, the axis label, the
@@ -80,7 +81,7 @@ pub(crate) struct Listed {
     pub(crate) name: &'static str,
     /// Unit of the value.
     pub(crate) unit: &'static str,
-    /// `≥ 3.5`, `≤ 50`, or `–`: shown for comparison.
+    /// The goal, for example `≥ 3.5` or `≤ 50`. `–`: no goal, the row is only shown.
     pub(crate) goal: &'static str,
     /// The row's description in the table of judged rows. Empty: the row is not in that table.
     pub(crate) case: &'static str,

@@ -24,8 +24,8 @@ use crate::{
 pub const RESULTS: &str = "results.json";
 /// The groups that an interrupted run has finished, one a line, in the folder of results.
 const FINISHED: &str = "finished.txt";
-/// Maximum number of turns of each contestant in [`Session::measure`] and in the rows of hits.
-/// Judged rows have [`Scale::repetitions`] turns.
+/// Maximum number of counted turns of each entrant in [`Session::measure`] and in the latencies
+/// from a packet to its hit. Judged rows have [`Scale::repetitions`] counted turns.
 pub(crate) const REPETITIONS: usize = 3;
 
 /// One figure.
@@ -51,8 +51,8 @@ pub struct Row {
     /// Absent without a remark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remark: Option<String>,
-    /// Whether the spread exceeds [`SPREAD_MAX`](crate::measure::SPREAD_MAX), although the row was
-    /// measured again. Absent if false.
+    /// Whether the spread exceeds [`SPREAD_MAX`](crate::measure::SPREAD_MAX). Most such rows were
+    /// measured again, without a steadier result. Absent if false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsteady: bool,
 }
@@ -123,8 +123,8 @@ impl Selection {
         self.wants(stem) || self.0.iter().any(|item| is_below(item, stem))
     }
 
-    /// Finds an item that is not the beginning of a row's name, up to a slash or to the first
-    /// placeholder.
+    /// The first item that selects no row of this command. An item must be the beginning of a row's
+    /// name, up to a slash or to the first placeholder.
     #[must_use]
     pub fn unknown(&self, command: Command) -> Option<&str> {
         let known = |item: &str| rows::of(command).any(|row| is_below(row.stem(), item));
@@ -239,8 +239,8 @@ impl Session {
             let mut finished = self.finished.borrow_mut();
             *finished += &format!("{group}\n");
             let path = self.folder.join(FINISHED);
-            // Without rows there is nothing to continue from. After a failure all following groups are
-            // measured again.
+            // Without rows there is nothing to continue from. After a failed check, a continued run
+            // measures the failed group and all later groups again.
             if !self.rows.borrow().is_empty() && !self.failed.get() {
                 fs::write(&path, &*finished).map_err(|error| at(&path, &error))?;
             }
@@ -254,13 +254,13 @@ impl Session {
         rows::find(name).is_some() && self.selection.wants(name)
     }
 
-    /// Runs entrants in turns, as often as judged rows.
+    /// Runs entrants in turns, with the repetitions of judged rows.
     #[must_use]
     pub fn heat<'a>(&self, what: &str, entrants: Vec<Entrant<'a>>) -> Heat<'a> {
         Heat::run(what, self.scale.repetitions, entrants)
     }
 
-    /// The figure of a single entrant, which runs as often as judged rows.
+    /// The figure of a single entrant, which has the repetitions of judged rows.
     ///
     /// # Errors
     /// Why the entrant has no figure.
@@ -438,7 +438,7 @@ mod tests {
         let first = session(folder.path(), row);
         first.run(&[Command::Quick]).unwrap();
         assert_eq!(first.rows.borrow().len(), 1);
-        // Of an unfinished group.
+        // A row of a group that the first run did not finish.
         first.put("ring/cold-scan/ns", None, Ok(SPREAD)).unwrap();
         let Session { scale, .. } = first;
         let selection = || Selection::parse(row);

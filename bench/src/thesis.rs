@@ -3,9 +3,12 @@
 //! the check of the hold time, the processor time of a sink, other ways to use a queue, and all
 //! rates on one scale.
 //!
-//! The thesis's machine has 6 cores. With fewer cores than threads, rows with more than two
-//! producers do not run. Rows with a fixed number of producers then have two, which share the
-//! cores; a remark says so.
+//! The thesis's machine has 6 cores. If this machine has fewer CPUs than a row has threads:
+//!
+//! - Rows whose names say three or more producers or threads, and guard distances that are too
+//!   large   for the producers, do not run.
+//! - Sinks, inner queues and guard distances run with two producers instead of four or five. A
+//!   remark says how many threads share the CPUs.
 
 use std::{cell::RefCell, env, fs, io, io::Write, path::Path};
 
@@ -23,7 +26,7 @@ use crate::{
     session::Session,
 };
 
-/// Producers that share cores with other threads on a machine with few cores.
+/// Maximum number of producers on a machine with fewer CPUs than threads.
 const PRODUCERS_MIN: usize = 2;
 /// Sizes of inner queues in figure 7.4.
 const INNER_MIB: [usize; 7] = [2, 4, 8, 16, 32, 64, 128];
@@ -40,7 +43,8 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
     scale(session)
 }
 
-/// A number of producers, and a remark if this machine has too few cores for their threads.
+/// `wanted` producers. If this machine has too few CPUs for them and the consumers, at most
+/// [`PRODUCERS_MIN`] producers, and a remark.
 fn producers(wanted: usize, consumers: usize) -> (usize, Option<String>) {
     let cores = pin::cores();
     if wanted + consumers <= cores {
@@ -51,8 +55,10 @@ fn producers(wanted: usize, consumers: usize) -> (usize, Option<String>) {
     (few, Some(format!("{threads} threads on {cores} CPUs")))
 }
 
+/// Checks that each thread can have a CPU. `is_enough` skips the check.
+///
 /// # Errors
-/// [`Failure::CannotRun`]: so many threads need more cores.
+/// [`Failure::CannotRun`]: `threads` threads need more CPUs.
 fn enough_cores(threads: usize, is_enough: bool) -> Result<(), Failure> {
     let cores = pin::cores();
     if is_enough || threads <= cores {
@@ -123,8 +129,9 @@ fn sink(carry: &dyn Fn(&Load) -> Result<Run, Failure>, load: Load) -> Result<(f6
     Ok((percent, run.mpps() * 1e6))
 }
 
-/// Inner queues of 2 to 128 MiB, four producers and one consumer, 64 bytes (figure 7.4). The queues
-/// of 2016 take turns. Rings do not, because each has its own memory.
+/// Inner queues of 2 to 128 MiB, four producers (two on a machine with few CPUs) and one consumer,
+/// 64 bytes (figure 7.4). The queues of 2016 take turns. Rings do not, because each has its own
+/// memory.
 fn inner_queues(session: &Session) -> io::Result<()> {
     let (number, remark) = producers(4, 1);
     let load = Load::to_one(64, lap(session, 64), number);
@@ -174,7 +181,7 @@ fn outer_queue(session: &Session) -> io::Result<()> {
     session.measure("calls of the outer queue", entrants.collect())
 }
 
-/// Guard distances from 1 to twice the producers, 64 bytes (figure 7.6).
+/// Guard distances from 1 to 8, twice the four producers, 64 bytes (figure 7.6).
 fn guards(session: &Session) -> io::Result<()> {
     let (pairs, remark) = producers(4, 4);
     let load = Load::pairs(64, lap(session, 64), pairs);
@@ -300,7 +307,7 @@ fn written(session: &Session, folder: &Path) -> Result<f64, Failure> {
 /// Gbit/s of the fastest link that reports a speed.
 ///
 /// # Errors
-/// [`Failure::CannotRun`]: no link does.
+/// [`Failure::CannotRun`]: no link reports a speed.
 fn fastest_link(folder: &Path) -> Result<f64, Failure> {
     let links = fs::read_dir(folder).into_iter().flatten().flatten();
     let megabits = links.filter_map(|link| {

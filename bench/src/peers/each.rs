@@ -2,7 +2,7 @@
 //! release for each packet (thesis, section 4.3.2).
 //!
 //! The queue carries the address of an allocation that begins with the descriptor. The queue has
-//! room for as many packets as fill a quarter of the ring's memory, as in `well.rs`.
+//! room for at least as many packets as fill a quarter of the ring's memory, as in `well.rs`.
 #![expect(
     unsafe_code,
     reason = "an allocation travels through the queue as its address"

@@ -6,9 +6,9 @@
 //! all peers share the code for waiting, deadlines and counting. Generic code is compiled for each
 //! peer: a call here is the peer's own call, inlined where possible.
 //!
-//! Every packet is stored after the same 16 bytes ([`describe`](crate::limits::describe)), and the
-//! consumer reads all descriptors. A peer for one producer and one consumer carries more pairs in
-//! parallel queues.
+//! Every packet is stored after a descriptor of 16 bytes ([`describe`](crate::limits::describe)),
+//! and the consumer reads all descriptors. A peer for one producer and one consumer gets one queue
+//! for each pair of threads.
 
 mod crates;
 mod each;
@@ -50,7 +50,8 @@ trait Peer: Copy {
 pub(crate) enum Way {
     /// Used well: buffers of 64 packets, in as much memory as the ring.
     Well,
-    /// The same with few buffers, which stay in the cache: the paper's figure 7.
+    /// Buffers of 64 packets, but at most 16 for each producer, which stay in the cache: the
+    /// paper's figure 7.
     Reused,
     /// Buffers of one packet: the message buffers of the thesis's figure 4.1.
     OneByOne,

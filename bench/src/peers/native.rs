@@ -54,8 +54,8 @@ pub(super) const PEERS: &[(&str, Native)] = &[
     ),
     ("concurrent-queue", Native(concurrentqueue_functions, false)),
     ("rte-ring-sp", Native(rte_ring_sp_functions, true)),
-    // If a thread is preempted between taking its slots and moving the tail, all other threads spin
-    // until it runs again.
+    // If a thread is preempted between taking its slots and moving the tail, later threads of the
+    // same side spin until the preempted thread runs again.
     ("rte-ring-mp", Native(rte_ring_mp_functions, false)),
     // Relaxed tail synchronization, DPDK's mode for more threads than CPUs.
     ("rte-ring-rts", Native(rte_ring_rts_functions, false)),
@@ -86,7 +86,7 @@ impl Peer for Native {
     }
 }
 
-/// The sender of one thread. Each sender has a separate number.
+/// The sender of one thread. `end` is the number of this sender in its queue.
 fn sender(queue: Arc<Queue>, end: u32) -> impl Sender {
     move |FilledBuffer(buffer)| {
         let item = (&raw const buffer).cast();
@@ -101,7 +101,7 @@ fn sender(queue: Arc<Queue>, end: u32) -> impl Sender {
     }
 }
 
-/// The receiver of one thread.
+/// The receiver of one thread. `end` is the number of this receiver in its queue.
 fn receiver(queue: Arc<Queue>, end: u32) -> impl Receiver {
     move || {
         let mut buffer = 0_usize;
@@ -112,7 +112,7 @@ fn receiver(queue: Arc<Queue>, end: u32) -> impl Receiver {
     }
 }
 
-/// A C or C++ queue for numbers of buffers.
+/// A C or C++ queue. Its items are the `usize` values of [`FilledBuffer`].
 #[derive(Debug)]
 struct Queue {
     functions: &'static Functions,
@@ -120,7 +120,7 @@ struct Queue {
 }
 
 // SAFETY: all threads may use the queue at once, each through a separate end, as `queues.h`
-// promises. Its items are plain numbers.
+// promises. The items of the queue are plain numbers.
 unsafe impl Send for Queue {}
 // SAFETY: as above.
 unsafe impl Sync for Queue {}

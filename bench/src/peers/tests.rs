@@ -29,7 +29,7 @@ fn every_peer_carries_every_packet_once() {
     }
 }
 
-/// rtrb, except that the third item is lost.
+/// rtrb, except that each receiver loses its third item.
 #[derive(Clone, Copy)]
 struct Lossy;
 

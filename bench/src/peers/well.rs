@@ -2,17 +2,18 @@
 //! [`Way::OneByOne`] has buffers of one packet, and [`Way::Reused`] uses only the start of the
 //! region.
 //!
-//! The region is divided into buffers, and each producer owns an equal run of buffers. It fills
-//! them cyclically in order, so that the region always contains the latest packets, as our ring
-//! does. Records follow each other, each a descriptor of 16 bytes and the packet. The queue carries
-//! [`FilledBuffer`] tokens. The consumer reads every descriptor of a buffer and marks the buffer
-//! free, and the producer checks the next buffer in its order. No second queue for the way back is
-//! needed, a consumer that was preempted keeps its buffer, and the cost of the queue is paid once
-//! for 64 packets.
+//! The region is divided into buffers, and each producer owns an equal run of buffers. The producer
+//! fills its buffers cyclically in order, so that the region always contains the latest packets, as
+//! our ring does. In a buffer, records follow each other, each a descriptor of 16 bytes and the
+//! packet. The queue carries [`FilledBuffer`] tokens. The consumer reads every descriptor of a
+//! buffer and marks the buffer free. The producer waits until the next buffer in its order is free.
+//! So no second queue for the way back is needed, a consumer that was preempted keeps its buffer,
+//! and the cost of the queue is paid once for 64 packets.
 //!
-//! The queue has room for a quarter of the buffers. Measured with rtrb at 64 bytes, a longer queue
-//! is faster. With room for 64 buffers, an interrupted side soon stops the other side, and the
-//! lines of a just filled buffer must be fetched from the other core's cache. Sending several
+//! The queue has room for at least a quarter of the buffers. Measured with rtrb at 64 bytes, a
+//! longer queue is faster. With room for 64 buffers, an interrupted side soon stops the other side,
+//! and the lines of a just filled buffer must be fetched from the other core's cache. Sending
+//! several
 //! buffers with one operation made no difference beyond noise, so each buffer is sent as soon as it
 //! is full.
 #![expect(
@@ -36,7 +37,8 @@ use crate::{
     memory::Memory,
 };
 
-/// How long a side waits after it finds the queue full or empty.
+/// How long a producer waits after it finds the queue full or its next buffer in use, and a
+/// consumer after it finds the queue empty.
 ///
 /// Every poll of an empty queue takes the producer's cache line, which the producer must fetch back
 /// before it can send the next item. A consumer that is faster and polls all the time therefore
@@ -58,8 +60,7 @@ const FREE: u8 = 0;
 const BUFFERS_REUSED: usize = 16;
 
 /// The right to read one buffer, and the duty to free the buffer. Eight bytes, which every queue
-/// can carry like a pointer. In `each.rs`, the address of an allocation instead of the index of a
-/// buffer.
+/// can carry like a pointer: the index of a buffer or, in `each.rs`, the address of an allocation.
 #[derive(Debug)]
 pub(super) struct FilledBuffer(pub(super) usize);
 
@@ -249,7 +250,7 @@ pub(super) fn send(
     }
 }
 
-/// Waits before the next poll of the queue. `pauses` counts the pauses of one wait.
+/// Waits before the next poll of the queue or the buffer. `pauses` counts the pauses of one wait.
 #[cold]
 pub(super) fn pause(course: &Course, pauses: &mut u32) -> Result<(), Failure> {
     course.check()?;

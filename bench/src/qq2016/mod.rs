@@ -40,19 +40,20 @@ use crate::{
 
 /// The paper's default (V-C).
 const STORAGE_BYTES: usize = 2 << 20;
-/// The paper's example (V-D): ten producers, between 1 and 100 Gbit/s.
+/// The maximum hold time of a storage, from the paper's example (V-D): ten producers, between 1 and
+/// 100 Gbit/s.
 const HOLD: Duration = Duration::from_micros(16_770);
 
-/// A contestant.
+/// The QQ of 2016 as a contestant.
 #[derive(Debug)]
 pub(crate) struct Qq2016 {
-    /// The vectors of the last run.
+    /// The vectors of references, one for each storage. The next run uses them again.
     pub(crate) offsets: Vec<Vec<usize>>,
     /// Bytes of a storage.
     pub(crate) storage_bytes: usize,
     /// The guard interval; `None`: the number of inserters.
     pub(crate) guard: Option<usize>,
-    /// Whether a store checks the hold time.
+    /// Whether an inserter checks the maximum hold time before it stores a packet.
     pub(crate) checks_hold: bool,
 }
 
@@ -185,7 +186,7 @@ mod tests {
         }
     }
 
-    /// The settings of figures 7.1, 7.4 and 7.6, and a store without the check of the hold time.
+    /// Settings as in figures 7.1, 7.4 and 7.6, and a run without the check of the hold time.
     #[test]
     fn every_setting_of_the_thesis_carries_every_packet() {
         let mut memory = Memory::new(64 << 20).unwrap();

@@ -129,7 +129,7 @@ mod tests {
         assert!(queue.enqueue().unwrap().append(number, &[0; 64]));
     }
 
-    /// The stamp of the only packet, of 64 bytes.
+    /// The stamp of the only packet in a storage. The packet has 64 bytes.
     fn number(storage: Option<MutexGuard<'_, Storage<'_>>>) -> Option<u64> {
         let mut seen = Tally::default();
         storage?.tally(&mut seen);

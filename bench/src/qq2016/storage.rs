@@ -16,8 +16,8 @@ const ALIGNMENT: usize = 8;
 /// here.
 const TIME_MASK: u64 = (1 << 48) - 1;
 
-/// An inner queue over its part of the memory. The task that fills or reads the storage has its
-/// mutex.
+/// An inner queue over its part of the memory. The thread that fills or reads the storage holds the
+/// mutex of the storage.
 #[derive(Debug)]
 pub(super) struct Storage<'m> {
     memory: &'m mut [u8],
@@ -30,10 +30,10 @@ pub(super) struct Storage<'m> {
 }
 
 impl<'m> Storage<'m> {
-    /// A storage over a part of the memory that begins on a multiple of 16. `offsets` is a new
-    /// vector or, from the second run on, that of an earlier storage, whose pages exist already.
-    /// The vector reserves references for all possible 64-byte packets ("some space is reserved at
-    /// initialization time"), so that it does not grow during filling.
+    /// A storage over a part of the memory that begins on a multiple of 8. `offsets` is a new
+    /// vector or, from the second run on, the vector of an earlier storage, whose pages exist
+    /// already. The vector reserves references for all possible 64-byte packets ("some space is
+    /// reserved at initialization time"), so that it does not grow while such packets are stored.
     pub(super) fn new(memory: &'m mut [u8], offsets: &'m mut Vec<usize>) -> Self {
         offsets.clear();
         offsets.reserve(memory.len() / (HEADER_BYTES + 64));
@@ -71,10 +71,9 @@ impl<'m> Storage<'m> {
         self.hold.is_over()
     }
 
-    /// Appends a packet. `false`: the packet does not fit.
+    /// Appends a packet. `false`: the packet does not fit, or has more than 65,535 bytes.
     ///
-    /// `time` is the user's, below 2^48 (larger values lose their upper bits); frames have at most
-    /// 65,535 bytes.
+    /// The caller chooses `time`, below 2^48: larger values lose their upper bits.
     #[inline(always)]
     pub(super) fn append(&mut self, time: u64, frame: &[u8]) -> bool {
         let Ok(captured) = u16::try_from(frame.len()) else {

@@ -14,8 +14,8 @@ const CALIBRATION: Duration = Duration::from_millis(20);
 fn now() -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: RDTSC reads a counter and touches no memory. Systems that forbid it to programs
-        // do not run this program.
+        // SAFETY: RDTSC reads a counter and touches no memory. If the system forbids RDTSC to
+        // programs, a signal ends this program.
         unsafe { core::arch::x86_64::_rdtsc() }
     }
     #[cfg(not(target_arch = "x86_64"))]

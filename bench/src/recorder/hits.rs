@@ -1,12 +1,15 @@
 //! From a packet to the effect of its hit, live: how late a trigger acts.
 //!
-//! The rules are numerous: one thread analyzes fewer packets than a link delivers. The first
-//! measurement is this rate. Then packets arrive at fractions of this rate, on a schedule, and a
-//! hundred a second match. A latency begins when the packet is due, which is its stamp, so a wait
-//! at the source counts; the source loses no packet. It ends when this sleeping thread receives the
-//! event that the director started a dump (`RecorderEvent::Triggered`). The latency therefore
-//! includes the analysis, the wait for it, the way to the director and the wake-up of this thread.
-//! If more packets arrive than are analyzed, the latency grows with the time of a run.
+//! The rules are numerous, so that one thread analyzes fewer packets a second than a link delivers.
+//! The first measurement is the rate at which one thread analyzes packets. Then packets arrive on a
+//! schedule at 50, 90 and 110 % of this rate, and about a hundred a second match.
+//!
+//! The latency of a match begins when the packet is due, which is its stamp, so a wait at the
+//! source counts; the source loses no packet. The latency ends when the thread of the benchmark,
+//! which sleeps, receives the event that the director started a dump (`RecorderEvent::Triggered`).
+//! The latency therefore includes the wait for the analysis, the analysis, the way to the director
+//! and the wake-up of the benchmark's thread. If more packets arrive than are analyzed, the latency
+//! grows during the run.
 
 use std::{cell::RefCell, io, path::Path, time::Duration};
 
@@ -22,10 +25,11 @@ use crate::{
 
 /// Seconds of a run.
 const SECONDS: f64 = 1.0;
-/// More than any of the runs can leave unread, so that no reader is lapped. Tests use smaller
-/// rings, because their runs are shorter.
+/// Maximum size of the ring: more than any of the runs can leave unread, so that no reader is
+/// lapped. Tests use smaller rings, because their runs are shorter.
 const RING_BYTES_MAX: u64 = 256 << 20;
-/// Rules that match nothing. The filter tries each rule, because no table finds these rules.
+/// Number of rules that match nothing. The filter evaluates each of these rules on each packet,
+/// because it cannot look such rules up in a table.
 const RULES: u32 = 200;
 /// Matching packets a second. Each match starts a dump, which takes a millisecond of processor
 /// time: with more matches the dumps would dominate.
@@ -45,9 +49,10 @@ const PERCENT: [u64; 3] = [50, 90, 110];
 /// Median and 99th percentile, µs.
 type LatencyPercentiles = Result<(f64, f64), Failure>;
 
-/// The rate that one thread can analyze, and the latency at fractions of this rate.
+/// The rate that one thread can analyze, and the latency at [`PERCENT`] of this rate.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
-    // In memory, if /dev/shm exists: a slow disk delays files, and in the end dumps.
+    // The folder of the dumps, in memory if possible (/dev/shm): on a slow disk, writing the files
+    // delays later dumps.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
     let directory = folder.path();
     let ring_bytes = session.scale.ring_bytes.min(RING_BYTES_MAX);
