@@ -1,4 +1,5 @@
-//! The dashboard and the alert rules use only metrics and labels that a live recorder exports.
+//! The dashboard and the alert rules use only metrics and labels that a live recorder exports or
+//! Prometheus adds.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::{
@@ -87,7 +88,8 @@ fn live() -> String {
             break render(&status, &Process::read(), &requests);
         }
         assert!(begin.elapsed() < PATIENCE, "{status:?}");
-        // Events wake the test up, but an overwritten bucket makes no event.
+        // An event ends this wait early. An overwritten bucket makes no event, so the test also
+        // checks the status every 20 ms.
         let _ = recorder.event(Duration::from_millis(20));
     };
     recorder.handle().stop();
@@ -182,7 +184,7 @@ fn check(expression: &str, exported: &Exported) {
     assert!(!named.metrics.is_empty(), "{expression}");
     let mut labels: BTreeSet<&str> = ADDED.into_iter().collect();
     for (metric, matchers) in &named.metrics {
-        // Prometheus makes this metric for each scrape.
+        // Prometheus itself makes the metric `up`, for each scrape.
         if metric == "up" {
             continue;
         }

@@ -140,8 +140,8 @@ fn wrong_expired_and_removed_tokens_are_refused() {
     assert_eq!(served.said.lock().unwrap().as_slice(), [] as [&str; 0]);
 }
 
-/// Logins do not wait for a token file that hangs in a read. A named pipe hangs like a dead
-/// network file system.
+/// Requests with a token do not wait while a read of the token file hangs. The test replaces the
+/// file with a named pipe, which hangs like a dead network file system.
 #[test]
 fn logins_go_on_while_the_tokens_cannot_be_read() {
     let served = Served::new();

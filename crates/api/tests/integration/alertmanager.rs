@@ -9,7 +9,7 @@ use crate::{
     support::{Answer, Served, get, request},
 };
 
-/// A recorder with rules for alerts.
+/// A recorder with a rule for alerts, `web`.
 struct Alerted {
     served: Served,
     /// The address of one end of a recorded flow. `port` is the port of the same end.
@@ -32,7 +32,7 @@ impl Alerted {
         alerted
     }
 
-    /// The dump filter in the event of a dump's trigger.
+    /// The dump filter in the event `Triggered` of a dump.
     fn expression(&self, dump: u64) -> String {
         let mut events = self.served.handle.subscribe(Some(0));
         loop {

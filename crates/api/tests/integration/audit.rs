@@ -77,7 +77,7 @@ fn changes() -> Vec<(Request, Value)> {
         .collect()
 }
 
-/// Each change is an event with the caller and its address.
+/// Each change is an event with the caller. Over TCP, the event also has the address of the caller.
 #[test]
 fn changes_are_events_with_the_caller() {
     let served = Served::new();

@@ -67,7 +67,7 @@ fn the_file_of_a_finished_dump_is_sent_as_it_is() {
     assert_eq!(exported.bytes, file.len() as u64);
     assert_eq!(exported.packets, report["packets"].as_u64());
 
-    // By the dump's ID, by the file's name, with HEAD, and with ranges.
+    // The file is also available by the dump's ID, by the file's name, with HEAD, and with ranges.
     for target in [
         format!("/v1/dumps/{id}/file"),
         format!("/v1/dumps/{number}/file?name={name}"),
@@ -256,8 +256,8 @@ fn a_rule_keeps_what_it_says_from_then_on() {
     assert_eq!(list(), ["b"]);
 }
 
-/// Packets that have left the ring are answered from a dump, byte for byte. The verdict names the
-/// dump to clients that may list dumps.
+/// A query for packets that have left the ring gets them from a dump, byte for byte. The verdict
+/// names the dump to clients that may list dumps.
 #[test]
 fn a_query_of_what_has_left_the_ring_is_answered_from_a_dump() {
     let served = Served::recording("generate:flows=10,size=1500,rate=10kpps", |_| None);
@@ -280,7 +280,7 @@ fn a_query_of_what_has_left_the_ring_is_answered_from_a_dump() {
         answer
     };
     let of_packets = served.token("packets");
-    // 32 MiB hold about 20,000 packets.
+    // The ring of 32 MiB has room for about 22,000 packets of 1500 bytes.
     let stored = served.handle.status().unwrap().stored;
     served.wait_for_packets(stored + 30_000);
     let answer = ask("", of_packets);

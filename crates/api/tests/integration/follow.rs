@@ -46,8 +46,8 @@ fn read(stream: &mut impl Read, is_slow: &AtomicBool) -> Answer {
     }
 }
 
-/// The recording ends during following queries of all kinds. Each answer is complete and has the
-/// verdict of its packets. The server does not wait long for a slow reader.
+/// The recording ends during following queries of all kinds. Each answer ends as HTTP demands and
+/// has a verdict. The server does not wait long for a slow reader, which may miss packets.
 #[test]
 fn followers_have_a_verdict_when_the_recording_ends() {
     let mut served = Served::new();

@@ -1,4 +1,5 @@
-//! Answers about the past without a capture file: timeline, largest flows, lines, rule tests.
+//! Answers about the past without a capture file: timeline, largest flows, lists of packets, rule
+//! tests. Also pins, checks of filters, and the address for metrics.
 
 use std::{
     collections::BTreeSet,
@@ -24,7 +25,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
-/// The sum of the known values.
+/// The sum of the values that are not null.
 fn sum(values: &Value) -> u64 {
     values
         .as_array()
@@ -189,7 +190,7 @@ fn packets_come_in_pages_without_gap_or_duplicate() {
     let served = Served::new();
     served.wait_for_packets(3000);
     let of = |query: &str, role: &str| ask(&served, get(&format!("/v1/packets?{query}")), role);
-    // A fixed time range.
+    // The pages are read from a fixed time range, which ends at a packet that is already stored.
     let all = of("limit=1", "view").done(200);
     let (from, to) = (
         all["scan"]["from"].as_str().unwrap(),
@@ -253,7 +254,7 @@ fn packets_come_in_pages_without_gap_or_duplicate() {
         (exports[0].what.as_str(), exports[0].packets),
         ("packets", Some(3))
     );
-    // A snap length applies to lines too.
+    // A token's snap length applies to listed packets too.
     let short = served.new_token("short", &[Role::Packets], |line| line.snaplen = Some(20));
     let cut = served
         .ask(&get("/v1/packets?limit=1&hex=true").token(&short))
@@ -436,8 +437,8 @@ fn packets_that_left_the_ring_come_from_dumps() {
     }
 }
 
-/// Pages that begin in a dump and go on in the ring have each packet once, although a slow interface
-/// keeps old packets in the ring and the ring moves on between two pages.
+/// Pages that begin in a dump and go on in the ring have each packet of the dump once, and all
+/// packets in order of time, although the ring moves on between two pages.
 #[test]
 fn pages_lead_from_a_dump_into_the_ring() {
     let served = Served::recording("generate:flows=10,size=1000,rate=20kpps", |_| None);
@@ -516,7 +517,8 @@ fn a_pinned_range_stays_complete() {
     wait_for_loss(from_ns, to_ns);
 }
 
-/// A filter is checked without a refusal, and without the packets.
+/// A request to check a filter succeeds even if the filter is wrong. The answer then names the
+/// fault.
 #[test]
 fn a_filter_is_checked_while_it_is_typed() {
     let served = Served::new();

@@ -207,8 +207,8 @@ fn requests_are_not_smuggled() {
     assert_eq!(served.ask(&get("/healthz")).status, 200);
 }
 
-/// A body of unknown length needs HTTP/1.1, because with HTTP/1.0 a cut body looks complete.
-/// HTTP/1.0 clients do get a body of known length, or a body that is one JSON value.
+/// An answer with a body of unknown length needs HTTP/1.1, because with HTTP/1.0 a cut body looks
+/// complete. HTTP/1.0 clients do get a body of known length, or a body that is one JSON value.
 #[test]
 fn an_old_client_gets_no_body_that_may_be_cut_unseen() {
     let served = Served::new();
@@ -285,8 +285,8 @@ fn a_body_that_comes_slowly_is_given_up() {
     assert!(begin.elapsed() >= Duration::from_secs(9));
 }
 
-/// Of 10,000 connections without a request or with half of a request, only the permitted number
-/// stays open. Other clients are answered at once.
+/// Of 10,000 connections without a request or with half of a request, at most the permitted 256
+/// stay open. Other clients are answered meanwhile.
 #[test]
 fn idle_connections_make_room() {
     const IDLE: usize = 10_000;
@@ -423,7 +423,8 @@ fn slow_bodies_keep_nobody_out() {
     drop(slow);
 }
 
-/// One account has at most 128 requests at a time, half of the connections of an address.
+/// One account has at most 128 requests at a time: half of the 256 connections that an address of
+/// the API permits.
 #[test]
 fn an_account_has_half_of_the_connections() {
     let served = Served::new();

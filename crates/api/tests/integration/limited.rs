@@ -154,7 +154,7 @@ fn who_asks_is_told_of_with_what_they_asked_for() {
     );
 }
 
-/// Only an admin makes the recorder look up names of hosts. Every token may name ports.
+/// Only an admin makes the recorder look up names of hosts. Other tokens may use names of ports.
 #[test]
 fn only_an_admin_has_names_of_hosts_looked_up() {
     let served = Served::new();

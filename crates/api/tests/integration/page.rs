@@ -402,7 +402,8 @@ fn without_the_page_there_is_only_the_api() {
         .done(200);
 }
 
-/// nginx ends TLS, removes a path prefix, and keeps `Host`. The browser's origin is then https.
+/// Requests as from a proxy that ends TLS, removes a path prefix and keeps `Host`. The browser's
+/// origin is then https.
 #[test]
 fn the_page_works_behind_a_proxy_with_tls_and_a_prefix() {
     let served = Served::new();

@@ -30,7 +30,7 @@ const TRAFFIC: &str = "generate:flows=10,rate=10kpps";
 pub(crate) struct Served {
     pub(crate) handle: RecorderHandle,
     pub(crate) address: SocketAddr,
-    /// The address that serves metrics only.
+    /// The address for metrics and health checks. Without such an address, the address of the API.
     pub(crate) metrics: SocketAddr,
     pub(crate) socket: PathBuf,
     pub(crate) tokens: PathBuf,
@@ -50,7 +50,7 @@ impl Served {
         Self::recording(TRAFFIC, tls)
     }
 
-    /// Starts a recorder whose API has another configuration.
+    /// Starts a recorder. `configure` changes the configuration of its API.
     pub(crate) fn with(configure: impl FnOnce(&mut Config)) -> Self {
         Self::start(TRAFFIC, |config, _| configure(config))
     }
@@ -139,7 +139,8 @@ impl Served {
         &self.of_role[role]
     }
 
-    /// Makes another token.
+    /// Adds a token to the file, and waits until the API accepts the token. Does not wait for a
+    /// token with an expiry time.
     pub(crate) fn new_token(
         &self,
         name: &str,
@@ -170,7 +171,7 @@ impl Served {
         std::fs::write(&self.tokens, left.concat()).unwrap();
     }
 
-    /// Waits until a dissector runs, which never answers.
+    /// Waits until a dissector has started. The dissector never answers.
     pub(crate) fn wait_for_dissector(&self) {
         let deadline = Instant::now() + DEADLINE;
         while !self.folder.path().join("dissects").exists() {
@@ -200,7 +201,7 @@ impl Served {
         stream
     }
 
-    /// Waits until the recorder has stored this number of packets.
+    /// Waits until the recorder has stored at least this number of packets.
     pub(crate) fn wait_for_packets(&self, count: u64) {
         let deadline = Instant::now() + DEADLINE;
         while self.handle.status().unwrap().stored < count {
@@ -263,7 +264,7 @@ fn services(folder: &TempDir) -> Services {
 pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) target: String,
-    /// The header `Host`; `None`: the address of the connection.
+    /// The header `Host`. `None`: the argument of [`Self::bytes`].
     pub(crate) host: Option<String>,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
@@ -389,7 +390,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Asserts that the answer is a refusal with a reason. Returns the sentence.
+    /// Asserts that the answer is a refusal with this status and a reason. Returns the reason.
     pub(crate) fn refused(&self, status: u16) -> String {
         assert_eq!(
             self.status,
@@ -409,7 +410,8 @@ impl Answer {
         detail.to_owned()
     }
 
-    /// Asserts the status of the answer. Returns the JSON object.
+    /// Asserts the status of the answer. Returns the JSON value of the body, or null if the body is
+    /// empty.
     pub(crate) fn done(&self, status: u16) -> Value {
         assert_eq!(
             self.status,

@@ -114,7 +114,7 @@ fn tls_is_spoken_and_tokens_are_asked_for() {
     let page = get("/v1/status").token(token).header("Origin", &own);
     assert_eq!(ask(&served, &authority, None, &page).unwrap().status, 200);
     assert!(ask(&served, &Authority::new(), None, &get("/healthz")).is_err());
-    // A client without TLS gets no answer.
+    // A client without TLS gets no HTTP answer.
     let mut plain = served.connect();
     plain
         .write_all(&get("/healthz").bytes("127.0.0.1"))
@@ -275,7 +275,8 @@ fn addresses_beyond_this_machine_need_tls_and_all_need_tokens() {
         ..Config::default()
     };
     assert!(refused(config).contains("--tokens"));
-    // With a page and a unix socket, links can log in at loopback addresses, but not for metrics.
+    // With a page and a unix socket, loopback addresses need no tokens, because links can log in.
+    // Addresses for metrics still need tokens.
     let linked = Config {
         addresses: [
             at("127.0.0.1:0"),

@@ -255,7 +255,7 @@ fn shunted_flows_are_dropped_and_counted() {
             queue.shunt(&flow(3, version, 17), long).unwrap();
             queue.shunt(&flow(3, version, 17), None).unwrap();
             queue.shunt(&flow(3, version, 17), None).unwrap();
-            // Any silence is longer than 0 ns, so this shunt ends before the flow's first packet.
+            // Any silence is longer than 0 ns, so the flow's first packet ends this shunt.
             queue.shunt(&flow(4, version, 17), shunt(0, 0)).unwrap();
         }
         let sent = [4, 6].into_iter().flat_map(|version| {
@@ -268,7 +268,7 @@ fn shunted_flows_are_dropped_and_counted() {
         take_until(queue.as_mut(), &mut taken, |taken| {
             taken.frames.len() >= 300
         });
-        // The engine still delivers one packet of a shunted flow per 100 ms.
+        // The engine still delivers at most one packet of a shunted flow in 100 ms.
         let most = start.elapsed().as_millis() / 100;
         let count = |taken: &Taken, frame: &[u8]| {
             let frames = taken.frames.iter();
@@ -356,7 +356,7 @@ fn flow(number: u8, version: u8, protocol: u8) -> ShuntedFlow {
     }
 }
 
-/// An Ethernet frame with a TCP segment of flow 9, or of its opposite direction.
+/// An Ethernet frame with a TCP segment of flow 9. `is_reply`: of the opposite direction.
 fn tcp(version: u8, is_reply: bool, flags: u8) -> Vec<u8> {
     let mut frame = udp(9, version);
     let (protocol, addresses, len) = match version {

@@ -444,8 +444,8 @@ fn a_new_name_changes_nothing() {
             served.iter_mut().for_each(|one| one.1.events.clear());
         };
         serve(&mut served, |_| is_attached("v1"));
-        // The interface comes back with one queue and is renamed, and another interface gets its
-        // name.
+        // The interface comes back with one queue and is renamed. Another interface gets the name
+        // `v1`.
         ip("link del v0");
         serve(&mut served, all_told(SourceEvent::InterfaceGone(0)));
         add_with_queues(&namespace, ["v0", "v1"], 1);
