@@ -21,15 +21,15 @@ pub const AGAIN_MAX: usize = 1;
 /// Why a figure is missing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The load does not fit the contestant or the machine: the row reports this, and the program
-    /// succeeds.
+    /// The row cannot run, for example because the load does not fit the contestant or the machine.
+    /// The row reports the reason. This failure does not fail the program.
     #[error("{0}")]
     CannotRun(String),
     /// The conditions of a measurement, or a denominator, are not as required, so there is no
-    /// figure. The program succeeds.
+    /// figure. This failure does not fail the program.
     #[error("{0}")]
     Unsound(String),
-    /// Packets were lost, or seen twice.
+    /// Packets were lost, or seen twice. This failure fails the program.
     #[error("{seen} packets were seen instead of {expected}")]
     Count {
         /// Packets that must be seen.
@@ -37,7 +37,7 @@ pub enum Failure {
         /// Packets seen.
         seen: u64,
     },
-    /// A result is wrong, or a call failed that should work.
+    /// A result is wrong, or a call failed that should work. This failure fails the program.
     #[error("{0}")]
     Wrong(String),
 }

@@ -125,8 +125,9 @@ fn gigabits(name: &str, figure: &str) -> String {
     format!(" Mpps{}", bits.unwrap_or_default())
 }
 
-/// The figure of a row in docs/dev/benchmarks.md, from the first table that has this row. `None` if
-/// the row is missing or was not run.
+/// The figure of a row in the tables of docs/dev/benchmarks.md. If the sections of several
+/// processors have the table, the first section counts. `None` if the row is missing or has no
+/// figure.
 fn published(document: &str, name: &str) -> Option<String> {
     let cells = |line: &'_ str| line.split(" | ").map(str::to_owned).collect::<Vec<_>>();
     let code = format!("`{name}`");

@@ -212,8 +212,8 @@ fn judged(rows: &[Row], command: Command) -> Option<String> {
     has_run.then(|| table(&lines))
 }
 
-/// Whether a goal is met. A figure with a remark misses its goal or is not judged, because it may
-/// be too good.
+/// Whether a goal is met, as text, with the remark. A figure with a remark misses its goal or is
+/// not judged, because the figure may be too good.
 fn verdict(is_met: Option<bool>, remark: Option<&str>) -> String {
     let verdict = match (is_met, remark) {
         (Some(true), None) => "met",
@@ -225,7 +225,8 @@ fn verdict(is_met: Option<bool>, remark: Option<&str>) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(": ")
 }
 
-/// Facts in reading order, with their labels; other facts follow under their own names.
+/// The table of the facts of a machine. Facts with a label come first, in the order of the labels;
+/// other facts follow under their own names.
 fn facts(facts: &Facts) -> Option<String> {
     let mut facts: Vec<_> = facts.iter().collect();
     facts.sort_by_key(|(name, _)| words(name));
@@ -243,9 +244,10 @@ fn origin(facts: &Facts) -> String {
 }
 
 /// Unless `is_capture`, draws the figures of the run whose results are in `folder` into the same
-/// folder, and writes `papers.md` there (module `papers`). If `docs` is given, also fills the blocks of
-/// its `benchmarks.md` that belong to this command, and writes its `papers.md`. If these blocks
-/// show figures, draws the figures into its folder `plots`. Returns the written files.
+/// folder, and writes `papers.md` there (module `papers`). If `docs` is given, also fills the
+/// blocks of its `benchmarks.md` that belong to this command and this processor, and writes its
+/// `papers.md`. If these blocks show figures, draws the figures into its folder `plots`. Returns
+/// the written files.
 ///
 /// # Errors
 /// A file cannot be read or written, or the markers of the document are wrong. If the markers are

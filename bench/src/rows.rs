@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The make target to which a group belongs. `make bench` also measures the groups of
-/// [`Command::Quick`]; `make papers` measures all groups.
+/// [`Command::Quick`]. `make papers` measures all groups, but live capture only as root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// `make bench-quick`: the judged rows, except the rows of live capture.

@@ -123,8 +123,8 @@ impl Selection {
         self.wants(stem) || self.0.iter().any(|item| is_below(item, stem))
     }
 
-    /// The first item that selects no row of this command. An item must be the beginning of a row's
-    /// name, up to a slash or to the first placeholder.
+    /// The first item that is not the beginning of the name of a row of this command, up to a slash
+    /// or to the first placeholder.
     #[must_use]
     pub fn unknown(&self, command: Command) -> Option<&str> {
         let known = |item: &str| rows::of(command).any(|row| is_below(row.stem(), item));

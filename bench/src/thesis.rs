@@ -6,7 +6,7 @@
 //! The thesis's machine has 6 cores. If this machine has fewer CPUs than a row has threads:
 //!
 //! - Rows whose names say three or more producers or threads, and guard distances that are too
-//!   large   for the producers, do not run.
+//!   large for the producers, do not run.
 //! - Sinks, inner queues and guard distances run with two producers instead of four or five. A
 //!   remark says how many threads share the CPUs.
 

@@ -3,7 +3,8 @@
 use super::{Opened, Peer, Receiver, Rtrb, Sender, Way, all, well};
 use crate::{contest::Load, measure::Failure, memory::Memory};
 
-/// Runs every peer.
+/// Runs a load on every peer in every [`Way`], and checks its packets. Each peer must refuse a load
+/// of two producers and one consumer.
 fn carry(load: &Load) {
     // With packets of 1514 bytes, a load of 20,001 packets is more than one lap of 16 MiB.
     let mut memory = Memory::new(16 << 20).unwrap();

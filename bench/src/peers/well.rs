@@ -13,9 +13,8 @@
 //! The queue has room for at least a quarter of the buffers. Measured with rtrb at 64 bytes, a
 //! longer queue is faster. With room for 64 buffers, an interrupted side soon stops the other side,
 //! and the lines of a just filled buffer must be fetched from the other core's cache. Sending
-//! several
-//! buffers with one operation made no difference beyond noise, so each buffer is sent as soon as it
-//! is full.
+//! several buffers with one operation made no difference beyond noise, so each buffer is sent as
+//! soon as it is full.
 #![expect(
     unsafe_code,
     reason = "producers and consumers use parts of one region, one at a time, by token"

@@ -38,7 +38,7 @@ use crate::{
     memory::Memory,
 };
 
-/// The paper's default (V-C).
+/// Bytes of a storage: the paper's default (V-C).
 const STORAGE_BYTES: usize = 2 << 20;
 /// The maximum hold time of a storage, from the paper's example (V-D): ten producers, between 1 and
 /// 100 Gbit/s.

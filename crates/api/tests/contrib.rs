@@ -20,8 +20,8 @@ use retroscope_recorder::{Config, Recorder, Scripts, SystemClock};
 use retroscope_script::Script;
 use serde_json::Value;
 
-/// Time limit until the recorder has a complete dump, an overwritten packet, and a limit of bytes
-/// for the history goal.
+/// Time limit until the recorder has a complete dump, an overwritten packet, and a limit of the
+/// bytes that flows keep for the history goal.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn contrib(file: &str) -> PathBuf {

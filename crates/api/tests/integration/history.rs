@@ -176,7 +176,7 @@ fn the_largest_are_those_of_all_packets() {
     let why = of("filter=udp%20prt%207").refused(422);
     assert!(why.contains("prt"), "{why}");
     ask(&served, get("/v1/top"), "metrics").refused(403);
-    // A token with a filter gets results about its own packets only.
+    // A token with a filter gets results only about packets that match the filter.
     let one = served.new_token("one", &[Role::View], |line| {
         line.filter = Some(format!("host {host}"))
     });
@@ -437,8 +437,8 @@ fn packets_that_left_the_ring_come_from_dumps() {
     }
 }
 
-/// Pages that begin in a dump and go on in the ring have each packet of the dump once, and all
-/// packets in order of time, although the ring moves on between two pages.
+/// Pages that begin in a dump and go on in the ring are in order of time. They have each packet of
+/// the dump once, although the ring moves on between two pages.
 #[test]
 fn pages_lead_from_a_dump_into_the_ring() {
     let served = Served::recording("generate:flows=10,size=1000,rate=20kpps", |_| None);
@@ -481,8 +481,8 @@ fn pages_lead_from_a_dump_into_the_ring() {
     assert_eq!(times.len() as u64, 300 * (in_dump.div_ceil(300) + 3));
 }
 
-/// A query of a pinned range is complete although the ring has overwritten newer packets, until the pin
-/// ends.
+/// A query of a pinned range is complete although the ring has overwritten newer packets, until the
+/// pin ends.
 #[test]
 fn a_pinned_range_stays_complete() {
     let served = Served::recording("generate:flows=10,size=1000,rate=20kpps", |_| None);

@@ -259,7 +259,8 @@ fn a_link_of_the_unix_socket_logs_in_once() {
     assert!(another.refused(403).contains("logout"));
 }
 
-/// A link of a token has the token's roles, and the address that its maker used.
+/// A link that a client makes with a token has the roles of this token, and the address at which
+/// the client asked for the link.
 #[test]
 fn a_link_of_a_token_is_of_this_token() {
     let served = Served::new();

@@ -427,8 +427,8 @@ impl Answer {
     }
 }
 
-/// Sends a request. The recorder may refuse a large body and close the connection before it has read
-/// the body.
+/// Sends a request. The recorder may refuse a large body and close the connection before it has
+/// read the body.
 fn send(stream: &mut impl Write, request: &[u8]) {
     match stream.write_all(request) {
         Err(error)
