@@ -35,7 +35,8 @@ fn view(link_type: LinkType, data: &[u8]) -> PacketView<'_> {
     }
 }
 
-/// The answer of a filter, which must be the same for all methods.
+/// Whether the filter matches the frame. Fails if `matches`, `evaluate` and `matches_many` (with
+/// one frame and with [`Program::MANY`] copies) disagree.
 fn matches(filter: &Filter, data: &[u8]) -> bool {
     let view = view(LinkType::ETHERNET, data);
     let alone = filter.matches(&view);
@@ -85,7 +86,7 @@ fn terms_ask_for_the_payload_and_nothing_else() {
         (r#"not payload contains "index""#, false),
         (r#"! ! payload contains "index" && port 53"#, true),
         (r#"tcp or (udp and (payload contains "x.h" or ip6))"#, true),
-        // Operands group from the left: (udp or search) and tcp.
+        // Operands group from the left: (udp or payload contains …) and tcp.
         (r#"udp or payload contains "index" and tcp"#, false),
         (
             r#"payload contains "no" or payload contains "nor" or payload contains "html""#,
@@ -108,7 +109,8 @@ fn a_packet_without_payload_matches_no_term() {
     for frame in [cut, &[]] {
         assert!(!matches(&any, frame) && matches(&negated, frame));
     }
-    // An empty payload is a payload, and so are the bytes after a link header.
+    // Three packets with a payload: an empty UDP payload, the bytes of ARP after the Ethernet
+    // header, and the bytes of a later fragment after the IPv4 header.
     for frame in [udp6(ENDS), arp(), ipv4(ENDS, 17, (9, 3, false), &[7])] {
         assert!(matches(&any, &frame), "{frame:02x?}");
     }
@@ -177,8 +179,8 @@ fn payload_is_a_name_where_no_term_follows() {
         let template = Template::parse(text).expect("pcap-filter text");
         assert_eq!(template.variables(), []);
     }
-    // Misplaced, incomplete and misspelled terms are errors. Each error marks the beginning of the
-    // second column.
+    // Misplaced, incomplete and misspelled terms are errors. The text that an error marks is a
+    // prefix of the second column.
     for (text, marked) in [
         ("host payload contains \"a\"", "payload contains \"a\""),
         ("payload contains payload", ""),
@@ -227,7 +229,7 @@ fn errors_point_into_the_term() {
         "{error}"
     );
     assert!(error.span().start > hundred.len(), "{error}");
-    // libpcap's error about a piece is marked in the whole text.
+    // An error of libpcap about one part of pcap-filter text has its position in the whole text.
     let text = r#"payload contains "port 70000" and port 70000"#;
     let mut refused = Filter::plain(text).expect("the structure is right");
     let error = refused
@@ -238,14 +240,15 @@ fn errors_point_into_the_term() {
 
 /// An expression that the tests evaluate themselves.
 enum OracleExpression {
-    /// pcap-filter text, and its meaning.
+    /// pcap-filter text, and a function that tells whether a packet matches the text.
     Pcap(&'static str, PcapPredicate),
     Contains(Vec<u8>),
     StartsWith(Vec<u8>),
     /// A string whose letters may be in upper or lower case (`payload matches /…/i`).
     Ignoring(Vec<u8>),
     Not(Box<OracleExpression>),
-    /// Operands from left to right, each with its joiner.
+    /// Operands from left to right. An operand after the first is joined to the operands on its
+    /// left by `and` if its flag is true, else by `or`.
     Chain(Vec<(bool, OracleExpression)>),
 }
 
@@ -256,7 +259,7 @@ struct Packet {
     is_tagged: bool,
 }
 
-/// The meaning of a pcap-filter text.
+/// Whether a packet matches a pcap-filter text.
 type PcapPredicate = fn(&Packet) -> bool;
 
 /// pcap-filter texts for packets of [`random_packet`].
@@ -341,7 +344,7 @@ impl OracleExpression {
     }
 }
 
-/// A UDP datagram with or without a tag, and with or without padding.
+/// A UDP datagram with or without a VLAN tag, and with or without padding.
 fn random_packet(random: &mut Rng) -> Packet {
     let len = random.usize(..40);
     let payload: Vec<u8> = (0..len)
@@ -412,7 +415,8 @@ fn real_packets_agree_with_the_naive_twin() {
             continue;
         };
         for _ in 0..20 {
-            // Strings from the capture: from any place in a packet, headers and padding included.
+            // The search string is from any place in a random packet of the capture, headers and
+            // padding included.
             let Some(packet) = random.choice(&capture.packets) else {
                 break;
             };
@@ -458,7 +462,7 @@ fn real_packets_agree_with_the_naive_twin() {
     );
 }
 
-/// The captures of three folders with less than 100,000 bytes each.
+/// Paths of all files with less than 100,000 bytes each in three folders of captures.
 fn captures(traces: &std::path::Path) -> Vec<std::path::PathBuf> {
     let mut paths = Vec::new();
     for folder in ["apps", "encap", "linktypes"] {

@@ -1,4 +1,5 @@
-//! Templates, own terms, and fragments, through the public API.
+//! Templates, terms that pcap-filter(7) lacks (`$flow`, `$iface`, `$communityId`), and fragments,
+//! through the public API.
 
 use std::collections::HashSet;
 
@@ -257,7 +258,7 @@ fn variables_are_listed_and_need_a_trigger() {
 }
 
 /// Evaluates frames in order. Returns the indexes of the frames that a dump would contain in the
-/// end, and the maximum number of frames set aside.
+/// end, and the maximum number of frames that were set aside (`Decision::Maybe`) at the same time.
 fn dump(filter: &Filter, frames: &[Vec<u8>]) -> (Vec<usize>, usize) {
     let mut state: FlowState = filter.state();
     let (mut taken, mut aside, mut most) = (Vec::new(), Vec::new(), 0);
@@ -293,13 +294,15 @@ fn later_fragments_follow_their_first() {
         ipv4(ENDS, 17, (1, 2, true), &[]),
         ipv4(OTHER, 17, (2, 0, true), &[]),
         ipv4(OTHER, 17, (2, 2, false), &[]),
-        // The last fragment comes first, both for this flow and for the other flow.
+        // The last fragment precedes the first fragment, in a datagram of the trigger's flow
+        // (identification 3) and in a datagram of another flow (identification 4).
         ipv4(ENDS.reversed(), 17, (3, 2, false), &[5]),
         ipv4(OTHER.reversed(), 17, (4, 2, false), &[]),
         ipv4(ENDS.reversed(), 17, (3, 0, true), &[]),
         ipv4(OTHER.reversed(), 17, (4, 0, true), &[]),
         ipv4(ENDS, 17, (1, 4, false), &[]),
-        // Another protocol, other hosts, and a datagram whose first fragment never comes.
+        // Later fragments: of another protocol, to another host, and of a datagram whose first
+        // fragment never arrives.
         ipv4(ENDS, 6, (1, 2, false), &[]),
         ipv4(
             Ends {
@@ -350,12 +353,12 @@ fn a_fragment_as_trigger_brings_its_datagram() {
         udp(OTHER, &[]),
         ipv4(ENDS, 17, (2, 2, false), &[]),
     ];
-    // The trigger is a later fragment, so frame 0 is missing: only the first fragment (frame 2)
-    // shows the flow.
+    // The trigger is a later fragment, so the dump lacks frame 0 of the same flow: the flow is
+    // unknown until frame 2, which is the first fragment.
     let (taken, _) = dump(&filter("$flow", &frames[1]), &frames);
     assert_eq!(taken, [1, 2, 3, 4]);
-    // The trigger is the first fragment, which shows the flow; its later fragments need nothing
-    // else.
+    // The trigger is the first fragment, which shows the flow. The filter matches later fragments
+    // of its datagram without a state.
     let first = filter("$flow", &frames[2]);
     assert!(first.matches(&view(&frames[3], 3)));
     let verdict = first.evaluate(&mut first.state(), &view(&frames[6], 3));
@@ -422,7 +425,8 @@ fn a_later_fragment_whose_first_is_known_stands_for_its_flow() {
     let frames = [
         udp(ENDS.reversed(), &[]),
         udp(OTHER, &[]),
-        // The first fragment was before the window and is missing here.
+        // The first fragment of the next two later fragments arrived before the dump's window, so
+        // it is not in this list.
         ipv4(ENDS, 17, (1, 2, true), &[]),
         ipv4(ENDS, 17, (1, 4, false), &[]),
         ipv4(ENDS, 17, (2, 2, false), &[]),
@@ -476,8 +480,8 @@ fn link_types_that_are_not_prepared_match_nothing() {
     }));
 }
 
-/// A host name next to a variable would have to be looked up for each trigger. Port names become
-/// numbers.
+/// A template is rejected if a host name is next to a variable: the name would have to be looked up
+/// for each trigger. Known port names become numbers.
 #[test]
 fn names_and_variables_do_not_mix() {
     let refused = |text: &str| match Template::parse(text).unwrap().resolve() {
@@ -513,8 +517,8 @@ fn names_and_variables_do_not_mix() {
     }
 }
 
-/// A piece with a name stays usable for the link types for which it was compiled before sealing.
-/// For other link types compilation fails, and the error points at the name.
+/// After sealing, pcap-filter text with a name stays usable for the link types for which it was
+/// compiled before. For other link types compilation fails, and the error points at the name.
 #[test]
 fn a_sealed_name_is_not_compiled_again() {
     let link = |link_type| LinkContext {
@@ -526,7 +530,7 @@ fn a_sealed_name_is_not_compiled_again() {
     let mut filter = Filter::resolved("udp and port ssh or 80").unwrap();
     filter.prepare(link(LinkType::RAW)).unwrap();
     filter.seal();
-    // A clone, and any other filter of the same expression, shares the compiled programs.
+    // A filter made from a clone of the filled-in expression shares the compiled programs.
     let mut other = Filter::new(filter.filled().clone());
     other.prepare(link(LinkType::RAW)).unwrap();
     let error = other.prepare(link(LinkType::ETHERNET)).unwrap_err();

@@ -1,4 +1,4 @@
-//! Compares rule sets with the rules' own programs.
+//! Compares the matches of a rule set with the results of each rule's own program.
 
 mod packets;
 mod rules;
@@ -53,8 +53,8 @@ impl Reference {
         }
     }
 
-    /// The results of the two programs, with and without the optimizer. They differ only if the
-    /// optimizer omits a load beyond the captured bytes.
+    /// Whether the frame matches: with the optimizer, and without. The results can differ, because
+    /// the optimizer may omit a load beyond the captured bytes.
     fn matches(&self, frame: &FilterFrame<'_>) -> [bool; 2] {
         match &self.programs {
             Ok(programs) => programs
@@ -125,8 +125,8 @@ fn compare(
     count
 }
 
-/// A set of these rules. Fails if the set rejects a rule that libpcap compiles, or reports another
-/// error. With `prepare`, the filters already have programs.
+/// A set of these rules. Fails if the set rejects a rule that libpcap compiles, or rejects a rule
+/// with an error that differs from libpcap's. With `prepare`, the filters are prepared before.
 fn set_of(rules: &[Reference], link_type: LinkType, mode: FilterMode, prepare: bool) -> RuleSet {
     let mut set = RuleSet::new(mode);
     set.add_link_type(link_type);

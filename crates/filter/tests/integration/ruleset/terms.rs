@@ -1,4 +1,5 @@
-//! `$flow` and other own terms: look-ups return the candidates, filters decide.
+//! Rules with `$flow` and other terms that pcap-filter(7) lacks. The rule set returns the rules
+//! that may match a packet. If a match is not certain, the rule's filter decides.
 
 use retroscope_filter::{
     Aux, Certainty, Decision, Filter, FilterFrame, FilterMode, Matches, PacketView, RuleId,
@@ -85,8 +86,8 @@ fn whatever_a_filter_takes_or_keeps_aside_is_asked_or_found() {
                     wire_len: frame.wire_len(),
                 };
                 for (id, filter) in filters.iter().enumerate() {
-                    // One state sees every packet, the other state only the packets that the
-                    // look-ups return.
+                    // The state in `states` sees every packet, the state in `blind` only the
+                    // packets for which the rule set returns `AskFilter`.
                     let expected = filter.evaluate(&mut states[id], &view).decision;
                     let found = matches
                         .iter()

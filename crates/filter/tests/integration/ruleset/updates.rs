@@ -1,4 +1,5 @@
-//! Insertions and removals of rules while packets are matched.
+//! Insertions and removals of rules, between batches of packets and while other threads match
+//! packets.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -63,10 +64,10 @@ fn after_any_updates_the_rules_there_are_match_and_no_others() {
                 _ => is_in[at] = insert(&mut set, &references[at]),
             }
         }
-        // Rules that run on every packet give the same results with and without machine code.
+        // Fused programs must give the same results with and without machine code.
         for joint in set.take_fused() {
             if random.bool() {
-                // On an error the programs run one by one, with the same results.
+                // If the compilation fails, the programs run one by one, with the same results.
                 let _ = joint.make_native();
             }
         }
@@ -183,8 +184,8 @@ fn a_rule_that_stays_is_found_while_others_come_and_go() {
             })
         };
         let readers = [0, 1].map(start);
-        // The writer stops after at least 300 updates and 100 batches of the readers, or if a
-        // reader fails.
+        // The writer stops after at least 300 rounds and 100 batches of both readers together, or
+        // if a reader fails.
         let mut round = 0;
         let failed = || readers.iter().any(ScopedJoinHandle::is_finished);
         while !failed() && (round < ROUNDS || batches.load(Ordering::Relaxed) < 100) {
@@ -207,8 +208,8 @@ fn ten_thousand_rules_of_a_kind_match_as_one() {
     let link_type = LinkType::ETHERNET;
     let mut set = RuleSet::new(FilterMode::Savefile);
     set.add_link_type(link_type);
-    // All rules require the same host. The set finds 160 rules by the host, and the others by 1,024
-    // nets. Each rule has something left to compare.
+    // All rules require the same host. The set looks up 160 rules by the host, and the other rules
+    // by 1,024 nets. In both cases the other primitive is compared after the look-up.
     let text = |id: u64| {
         format!(
             "host 10.0.0.1 and net {}.{}.0.0/16",
