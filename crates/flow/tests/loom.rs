@@ -52,8 +52,8 @@ fn a_value_is_whole() {
     });
 }
 
-/// One thread removes a key while another thread stores a key in the same cell: readers find the
-/// stored key, or nothing.
+/// One thread removes a key while another thread stores another key in the same cell. Afterwards
+/// the removed key is gone, and the cell contains the stored key or nothing.
 #[test]
 fn a_key_that_is_taken_out_is_gone() {
     loom::model(|| {

@@ -1,4 +1,5 @@
-//! Real captures: the flow table agrees with tshark's tables of conversations.
+//! Tests on real captures. The flow table must agree with tshark's tables of conversations, and
+//! must count every packet once.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -37,7 +38,7 @@ fn rows(path: &Path) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Every capture below a folder, in order of path.
+/// Every file below a folder except `.tsv` and `.md` files, in order of path.
 fn captures(folder: &Path) -> Vec<PathBuf> {
     let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {
@@ -61,7 +62,7 @@ fn captures(folder: &Path) -> Vec<PathBuf> {
 struct Found {
     flows: Vec<Flow>,
     packets: u64,
-    /// Packets with a flow, and their bytes.
+    /// Number of packets with a flow, and the sum of the packets' lengths on the wire.
     attributed: [u64; 2],
     unattributed: u64,
 }
@@ -197,8 +198,8 @@ fn each_conversation_agrees_with_the_table_both_ways() {
             let sent = [[packets[0], bytes[0]], [packets[1], bytes[1]]];
             let (expected, [_, receiver]) = expected[&ends];
             assert_eq!(sent, expected, "{trace} {proto} {ends:?}");
-            // The server is the receiver of the first packet, unless a later SYN says otherwise.
-            // These captures have no such SYN.
+            // The server is the receiver of the first SYN without ACK, or of the first packet if
+            // there is no such SYN. In these captures both have the same receiver.
             assert_eq!(ends[flow.server()], receiver, "{trace} {proto} {ends:?}");
         }
     }

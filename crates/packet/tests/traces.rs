@@ -1,5 +1,5 @@
-//! Real captures. Flows and Community IDs must agree with the tables of other tools, and truncating
-//! a frame must never change a fact.
+//! Tests on real captures. Flows and Community IDs must agree with the tables of other tools, and
+//! truncating a frame may remove facts, but never change a fact.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -235,7 +235,8 @@ fn a_shorter_capture_yields_the_same_facts_or_fewer() {
     };
     let (mut frames, mut complete) = (0, 0);
     for path in common::captures(&shared.join("traces")) {
-        // Headers end well before 300 bytes. From a large capture a sample of the frames is enough.
+        // At most 500 frames of each capture are cut at every length below 300 bytes. Headers
+        // usually end well before.
         let records = common::read(&path);
         let step = records.len().div_ceil(500).max(1);
         for (index, record) in records.iter().enumerate().step_by(step) {

@@ -11,8 +11,8 @@ pub(crate) struct Record {
     pub(crate) wire_len: u32,
 }
 
-/// The folder of shared captures. `None`, with a note on stderr, if the checkout has no such
-/// folder.
+/// The folder `shared` next to the checkout, with captures. `None`, with a note on stderr, if there
+/// is no such folder.
 pub(crate) fn shared() -> Option<PathBuf> {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
     if shared.is_dir() {
@@ -34,7 +34,7 @@ pub(crate) fn table(path: &Path) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// All captures in a folder and below, in order of path.
+/// All `.pcap`, `.pcapng` and `.cap` files in a folder and below, in order of path.
 pub(crate) fn captures(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -55,7 +55,8 @@ pub(crate) fn captures(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The records before the end of the file or the first damage.
+/// The records before the end of the file or the first damage. Of pcapng files only Enhanced Packet
+/// Blocks.
 pub(crate) fn read(path: &Path) -> Vec<Record> {
     let file = std::fs::read(path).unwrap();
     let mut records = Vec::new();
@@ -67,7 +68,7 @@ pub(crate) fn read(path: &Path) -> Vec<Record> {
     records
 }
 
-/// A 32-bit number in the file's byte order.
+/// A 32-bit number in the file's byte order. `None` beyond the end of the file.
 fn u32_at(file: &[u8], at: usize, big: bool) -> Option<u32> {
     let bytes = *file.get(at..)?.first_chunk()?;
     Some(if big {
