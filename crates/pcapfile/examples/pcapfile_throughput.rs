@@ -1,9 +1,9 @@
 //! Measures how fast a capture is parsed from memory: `pcapfile_throughput FILE`. Prints the best
 //! of five runs.
 //!
-//! The records of an uncompressed classic pcap file are repeated in memory until they are about 1
-//! GiB; other files are read unchanged. For comparison the program also prints the time to copy the
-//! same bytes.
+//! The records of an uncompressed classic pcap file are repeated in memory until the file has at
+//! least 1 GiB; other files are read unchanged. For comparison the program also prints how fast it
+//! copies the same bytes.
 #![allow(clippy::print_stdout, reason = "that is what it is for")]
 
 use std::{env, error::Error, fs, hint::black_box, io::Read, time::Instant};
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Number of packets and of captured bytes. Reads each descriptor.
+/// Reads the length and the time of each packet. Returns the numbers of packets and captured bytes.
 fn read(file: &[u8]) -> Result<(u64, u64), Box<dyn Error>> {
     let mut reader = CaptureReader::new(file)?;
     let (mut bytes, mut times) = (0, 0);
@@ -56,7 +56,8 @@ fn read(file: &[u8]) -> Result<(u64, u64), Box<dyn Error>> {
     Ok((reader.records_read(), bytes))
 }
 
-/// The cost of reading without parsing: copies the bytes through a buffer of the reader's size.
+/// Copies the bytes through a buffer of the reader's initial size, to measure reading without
+/// parsing.
 fn copy_through(mut file: &[u8]) -> Result<(), Box<dyn Error>> {
     let mut buffer = vec![0; 512 << 10];
     while file.read(&mut buffer)? > 0 {

@@ -30,8 +30,8 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// The options as `code=text`, with bytes escaped that are not text. For a packet's identifier,
-/// only its record number.
+/// The options as `code=text`, escaped by `escape_ascii`. Of a packet's identifier
+/// (`epb_packetid`), only the record number: the lower 48 bits, in decimal.
 fn options(mut bytes: &[u8], is_packet: bool) -> String {
     let mut text = String::new();
     while let (Some(code @ 1..), Some(length)) = (u16_at(bytes, 0), u16_at(bytes, 2)) {

@@ -1,5 +1,5 @@
-//! Files that would otherwise take unlimited memory or time: the kept memory is bounded, and the
-//! caller decides how long to read.
+//! Files with very many interfaces, endless blocks or huge blocks. The reader's memory must stay
+//! bounded, and with `poll` the caller decides how long to read.
 
 use std::{
     io::{self, Read},
@@ -40,7 +40,7 @@ fn packet() -> Vec<u8> {
     )
 }
 
-/// A block of an unknown type.
+/// A block of an unknown type, with a body of this number of zero bytes.
 fn unknown(bytes: usize) -> Vec<u8> {
     block(0x0bad_cafe, &vec![0; bytes])
 }
@@ -89,7 +89,7 @@ fn sections_do_not_start_the_count_of_link_types_again() {
     for link_type in 0..64 {
         file.extend([section(), interface(link_type, b"", b""), packet()].concat());
     }
-    // A known link type may appear again.
+    // After 64 link types, one of them may appear again, but a 65th link type is an error.
     file.extend([section(), interface(0, b"", b""), packet()].concat());
     file.extend([interface(64, b"", b""), packet()].concat());
     let mut reader = CaptureReader::new(&file[..]).unwrap();
@@ -108,7 +108,7 @@ fn sections_do_not_start_the_count_of_link_types_again() {
     );
 }
 
-/// A start, then the same bytes repeatedly.
+/// An endless stream: `start` once, then `again` repeatedly.
 struct Endless {
     start: Vec<u8>,
     again: Vec<u8>,
@@ -180,7 +180,7 @@ fn compressed_blocks_without_packets_come_in_steps_too() {
     }
 }
 
-/// Returns one byte at a time.
+/// A stream that returns one byte in each read.
 struct Trickle<'a>(&'a [u8]);
 
 impl Read for Trickle<'_> {
@@ -190,8 +190,8 @@ impl Read for Trickle<'_> {
     }
 }
 
-/// The bytes of an incomplete large block are not moved for each new byte, which would be
-/// terabytes.
+/// The reader must not move the bytes of an incomplete large block for each new byte. It would then
+/// move terabytes in total.
 #[test]
 fn a_large_block_that_trickles_takes_no_more_than_its_bytes() {
     let file = [

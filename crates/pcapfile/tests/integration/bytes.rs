@@ -1,9 +1,10 @@
-//! Files as their specifications say (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng). The reader
-//! of this test shares nothing with the library, and needs no tool.
+//! Checks the files of the writers against their specifications (draft-ietf-opsawg-pcap,
+//! draft-ietf-opsawg-pcapng). The parsers of this test share no code with the library's reader, and
+//! need no other program.
 
 use crate::common::every_encoding;
 
-/// Numbers of a file in one byte order.
+/// Reads numbers of one byte order from the bytes of a file, front to back.
 struct Numbers<'b> {
     bytes: &'b [u8],
     is_big: bool,
@@ -29,7 +30,7 @@ impl<'b> Numbers<'b> {
         u32::try_from(self.next::<4>()).unwrap()
     }
 
-    /// Bytes with padding to a multiple of four.
+    /// The next `len` bytes, whose padding to a multiple of four must be zeros.
     fn padded(&mut self, len: u32) -> &'b [u8] {
         let len = usize::try_from(len).unwrap();
         let padded = self.take(len.next_multiple_of(4));
@@ -109,7 +110,8 @@ fn of_pcapng(file: &[u8], is_big: bool) -> Vec<ExpectedRecord> {
     records
 }
 
-/// The option `if_tsresol` of an interface: negative power of ten of a second.
+/// The option `if_tsresol` of an interface: `n` for a resolution of 10⁻ⁿ seconds, 6 without the
+/// option.
 fn resolution(mut options: Numbers<'_>) -> u8 {
     loop {
         let (code, len) = (options.next::<2>(), options.next::<2>());

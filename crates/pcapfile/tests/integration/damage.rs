@@ -1,5 +1,5 @@
-//! Truncated, changed and absurd files: the reader does not panic, an error has a position, and
-//! records before the damage count.
+//! Truncated, changed and absurd files. The reader must not panic, and must return the records
+//! before the damage. If an error has an offset, the offset must be plausible.
 
 use std::io::{self, Read};
 
@@ -8,8 +8,9 @@ use retroscope_pcapfile::{
     Blame, ByteOrder, LinkType, PcapOptions, PcapWriter, ReadError, Resolution,
 };
 
-/// The ends of the blocks or records of a file of `every_encoding`, its header first, and whether
-/// each is a packet. A naive copy of the parsers, for sound files only.
+/// The end of each block (pcapng), or of the file header and each record (pcap), of a file from
+/// `every_encoding`, and whether that block or record is a packet. A naive parser, for sound files
+/// only.
 fn ends(file: &[u8]) -> Vec<(usize, bool)> {
     let ng = file[0] == 0x0a;
     let big = if ng { file[8] == 0x1a } else { file[0] == 0xa1 };
@@ -36,7 +37,7 @@ fn ends(file: &[u8]) -> Vec<(usize, bool)> {
     ends
 }
 
-/// Packets that end at or before `place`.
+/// Number of packets that end at or before `place`.
 fn packets_before(ends: &[(usize, bool)], place: usize) -> usize {
     ends.iter()
         .filter(|(end, packet)| *packet && *end <= place)
@@ -116,8 +117,8 @@ fn what_came_out_before_a_compressed_cut_counts() {
     let file = writer.finish().unwrap();
     for compressed in [gzip(&file), zstd(&file)] {
         let (read, end) = read_all(&compressed[..compressed.len() / 2]);
-        // The data does not compress, so half of it is decompressed, except a block of at most 128
-        // KiB.
+        // The data does not compress, so about half of the data can be decompressed, except the
+        // incomplete last block of at most 128 KiB.
         assert!(
             (850..=1_000).contains(&read.len()),
             "{} packets",
@@ -304,8 +305,8 @@ fn every_fault_has_its_place_and_its_values() {
         assert!(matches!(error, ReadError::NotACapture { .. }), "{error}");
     }
     let (damaged, unsupported) = (Blame::Damaged, Blame::Unsupported);
-    // The file, the position and the changed bytes, then the blame, the offset of the record or
-    // block, and the values in the message.
+    // The file, the position and the new bytes of a change, then the error's blame and offset, and
+    // the values in its message.
     let cases = [
         (&pcap[..], 4, &[1, 0][..], unsupported, 4, &["1.4"][..]),
         (&pcap, 22, &[0x30], unsupported, 20, &["0x00300001"]),

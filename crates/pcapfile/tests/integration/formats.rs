@@ -1,4 +1,4 @@
-//! Variants of the two formats that the writers of this crate do not write.
+//! Variants of pcap and pcapng that the writers of this crate do not write.
 
 use crate::common::{Packet, gzip, read_all};
 use retroscope_pcapfile::{CaptureReader, LinkType, Resolution};
@@ -129,7 +129,8 @@ fn the_modified_format_has_longer_record_headers() {
     }
     let packets = sound(&file);
     assert_eq!(packets.len(), 2);
-    // Ethernet: a header of 14 bytes may have been added after the truncation to the snap length.
+    // The reader keeps 18 bytes of each packet: the snap length of 4, and 14 more. The program that
+    // wrote such a file may have added an Ethernet header of 14 bytes after the truncation.
     assert_eq!(
         (packets[1].time_ns, &packets[1].data[..]),
         (5_000_006_000, &[9; 18][..])
@@ -334,7 +335,7 @@ fn a_section_without_interfaces_has_no_packets() {
     let mut reader = CaptureReader::new(&file[..]).unwrap();
     assert!(reader.interfaces().is_empty());
     assert_eq!((reader.format().pcap, reader.fill().unwrap()), (None, 0));
-    // The interfaces of the previous section do not count.
+    // A packet may not refer to an interface of the previous section.
     let file = [
         section(),
         interface(1, 0, &[]),
@@ -355,7 +356,7 @@ fn interfaces_fill_their_index_and_no_more() {
     assert_eq!(sound(&file)[0].interface, 65_535);
     let more = [&file[..], &interface(1, 0, &[])].concat();
     assert!(error(&more).contains("65536"));
-    // A section after the maximum number of interfaces has no interface.
+    // A new section has no interface, also after a section with the maximum number of interfaces.
     let more = [&file[..], &section(), &enhanced(0, 0, (0, 0), &[])].concat();
     assert!(error(&more).contains("interface 0"));
 }
@@ -384,7 +385,7 @@ fn texts_are_taken_as_they_are() {
 
 #[test]
 fn large_packets_where_the_link_type_has_them() {
-    // D-Bus
+    // Link type 231 (D-Bus) permits packets of 20 MiB, Ethernet does not.
     let data = vec![1; 20 << 20];
     let length = u32::try_from(data.len()).unwrap();
     let file = [

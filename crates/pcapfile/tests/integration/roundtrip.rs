@@ -1,4 +1,4 @@
-//! A written file is read back unchanged.
+//! The reader reads what the writers wrote. Also tests the errors of the writers.
 
 use std::{
     fs,
@@ -113,7 +113,7 @@ fn members_and_frames_join() {
         assert!(end.is_ok(), "{end:?}");
         assert_eq!(read, packets);
     }
-    // A skippable frame of four bytes before the first.
+    // A skippable zstd frame with four bytes of content, before the frame with the data.
     let skippable = [0x5a, 0x2a, 0x4d, 0x18, 4, 0, 0, 0, 1, 2, 3, 4];
     let (read, end) = read_all(&[&skippable[..], &zstd(&file)].concat()[..]);
     assert!(end.is_ok(), "{end:?}");

@@ -1,4 +1,5 @@
-//! tcpdump, capinfos and tshark read the files of the writers with the same result.
+//! tcpdump, capinfos and tshark must read what this crate's writers wrote. This crate must read the
+//! copies that tcpdump and editcap make of other captures.
 
 use std::{
     fmt::Write,
@@ -12,8 +13,8 @@ use retroscope_pcapfile::{
     ByteOrder, FileInterface, LinkType, PacketOptions, PcapNgWriter, SectionOptions,
 };
 
-/// Standard output of a tool that must succeed. `None`, with a message, if the tool is not
-/// installed.
+/// Standard output of a tool, which must succeed and report no damage. `None`, with a message, if
+/// the tool is not installed.
 fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(tool)
         .args(arguments)
@@ -168,20 +169,20 @@ fn essence(packets: &[Packet]) -> Vec<(i64, u32, &[u8])> {
         .collect()
 }
 
-/// Copies that differ from their originals.
+/// Captures that tcpdump or editcap does not copy faithfully.
 const COPIED_WRONGLY: [&str; 3] = [
-    // 2^31 microseconds in addition to the seconds of the third record: libpcap treats them as a
-    // negative number.
+    // The third record has 2^31 microseconds in addition to its seconds. libpcap reads the
+    // microseconds as a negative number.
     "traces/malformed/td-timestamp_invalid_micro.pcap",
     // editcap joins the sections but keeps the packets' old interface numbers. A packet then
-    // belongs to another interface, and exceeds its snap length.
+    // belongs to another interface, and exceeds that interface's snap length.
     "traces/formats/ng-be-test201.pcapng",
     "traces/formats/ng-le-test201.pcapng",
 ];
 
-/// tcpdump copies every capture of the corpus except [`COPIED_WRONGLY`], or editcap if libpcap
-/// refuses interfaces that differ. The copy must read like the original, or like its first part if
-/// the tool stops early.
+/// tcpdump copies every capture of the corpus except [`COPIED_WRONGLY`]. editcap copies the
+/// captures whose interfaces differ, because libpcap refuses these. The packets of a copy must
+/// equal the packets of the original, or the first of these if the tool fails.
 #[test]
 fn copies_by_other_tools_read_the_same() {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");

@@ -70,7 +70,7 @@ pub(crate) fn pcap(packets: &[Packet], byte_order: ByteOrder, resolution: Resolu
     writer.finish().unwrap()
 }
 
-/// A section with all options.
+/// A pcapng file of one section, with all options that [`SectionOptions`] has.
 pub(crate) fn pcapng(packets: &[Packet], byte_order: ByteOrder) -> Vec<u8> {
     let section = SectionOptions {
         os: "none".into(),
@@ -128,7 +128,8 @@ pub(crate) fn statistics(packets: &[Packet]) -> InterfaceStatistics {
     }
 }
 
-/// Every kind of file that the writers write, with the packets that a reader must return.
+/// A file of each format, byte order and pcap resolution that the writers write: its name, its
+/// bytes and the packets that a reader must return.
 pub(crate) fn every_encoding() -> Vec<(String, Vec<u8>, Vec<Packet>)> {
     let mut encodings = Vec::new();
     for order in [ByteOrder::Little, ByteOrder::Big] {
@@ -179,7 +180,7 @@ pub(crate) fn read_all(file: impl Read) -> (Vec<Packet>, Result<(), ReadError>) 
     (packets, end)
 }
 
-/// Offset of an error in the capture data, if it has one.
+/// Offset in the capture data at which an error occurred, if the error has an offset.
 pub(crate) fn place(error: &ReadError) -> Option<u64> {
     match *error {
         ReadError::Io { offset, .. } | ReadError::Faulty { offset, .. } => Some(offset),
