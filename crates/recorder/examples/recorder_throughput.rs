@@ -5,7 +5,8 @@
 //! [FILTER…]`
 //!
 //! The generator makes as many frames as fit into 15/16 of the ring. So the ring overwrites no
-//! frame, and every run has the same number of packets. Memory is filled before the clock starts.
+//! frame, and runs with the same arguments have the same number of packets. The ring's memory is
+//! populated before the clock starts.
 //! The run fails if a packet is not stored or not analyzed, or if a packet matches a trigger.
 #![expect(clippy::print_stdout, reason = "prints a measurement")]
 
@@ -15,8 +16,8 @@ use retroscope_capture::Source;
 use retroscope_generate::{GeneratorConfig, GeneratorSource};
 use retroscope_recorder::{Config, Recorder, RecorderEvent, SystemClock};
 
-/// Ring bytes per frame in addition to its data: 16 for the descriptor, and 2 for unused memory at
-/// the ends of buckets.
+/// Ring bytes per frame in addition to its data: 16 for the descriptor, and 2 as an allowance for
+/// unused memory at the ends of buckets.
 const OVERHEAD_BYTES: u64 = 18;
 
 fn main() -> Result<(), Box<dyn Error>> {
