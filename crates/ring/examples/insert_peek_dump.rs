@@ -26,13 +26,13 @@ use retroscope_ring::{
 const PACKETS: u64 = 1_000_000;
 /// Number of the packet that starts the dump.
 const TRIGGER: u64 = 900_000;
-/// Port of the trigger (discard, RFC 863).
+/// Destination port of the packet that triggers the dump (discard, RFC 863).
 const TRIGGER_PORT: u16 = 9;
 /// Packet time of packet 0, ns since the UNIX epoch.
 const START_NS: i64 = 1_700_000_000_000_000_000;
 /// Packet time between two packets, ns.
 const STEP_NS: usize = 1_000;
-/// The window of the dump before and after its trigger, ns.
+/// Length of the dump's window before the trigger, and after the trigger (`AFTER_NS`), ns.
 const BEFORE_NS: i64 = 100_000_000;
 const AFTER_NS: i64 = 50_000_000;
 
@@ -81,8 +81,8 @@ pub(crate) fn run(dump: &Path, backing: Backing) -> Result<Outcome, Failure> {
         time_domain: 0,
         clock: 0,
     })?;
-    // The inserter waits for this reader. A reader of kind `Lapped` never delays the inserter, and
-    // learns how many packets it missed.
+    // The inserter waits before it overwrites a bucket that this reader has not read. A reader of
+    // kind `Lapped` never delays the inserter, and learns how many packets it missed.
     let reader = ring.group(GroupKind::Gating)?;
     let producer = ring.producer()?;
     let mut outcome = thread::scope(|scope| {
@@ -108,7 +108,7 @@ fn insert(mut producer: Producer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A UDP packet over IPv4 and Ethernet, without checksums. The number is the payload.
+/// A UDP packet over IPv4 and Ethernet, without checksums. The payload begins with the number.
 fn frame(number: u64, port: u16) -> [u8; 60] {
     let mut frame = [0; 60];
     frame[12..14].copy_from_slice(&[0x08, 0x00]);
@@ -137,7 +137,8 @@ fn peek(ring: &Ring, mut reader: Reader, dump: &Path) -> Result<Outcome, Failure
             last_ns = packet.time_ns;
             if is_trigger(&packet) && window.is_none() {
                 let (from_ns, to_ns) = (packet.time_ns - BEFORE_NS, packet.time_ns + AFTER_NS);
-                // From now on the ring overwrites no bucket with packets of this window.
+                // From now on the ring overwrites other buckets than those with packets of this
+                // window. If there is no other bucket, the reservation falls.
                 window = Some((ring.reserve(from_ns, to_ns), from_ns, to_ns));
             }
         }
@@ -163,14 +164,14 @@ fn write_window(
     dump: &Path,
 ) -> Result<u64, Failure> {
     let mut out = BufWriter::new(File::create(dump)?);
-    // The header of a pcap file with stamps in ns: version 2.4, 256 KiB at most, Ethernet.
+    // The header of a pcap file with stamps in ns: version 2.4, snap length 256 KiB, Ethernet.
     for word in [0xa1b2_3c4d_u32, 2 | 4 << 16, 0, 0, 256 << 10, 1] {
         out.write_all(&word.to_ne_bytes())?;
     }
     let (mut buckets, mut written) = (Vec::new(), 0);
     reservation.buckets(&mut buckets);
     for bucket in buckets {
-        // A held bucket is not overwritten, even if the reservation fell.
+        // The ring never overwrites a held bucket, even if the reservation has fallen.
         if let Some(view) = ring.hold(bucket.bucket) {
             for packet in view.iter_from(0) {
                 if window_ns.contains(&packet.time_ns) {

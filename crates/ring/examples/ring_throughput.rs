@@ -12,10 +12,10 @@ use std::{
 
 use retroscope_ring::{GroupKind, Mode, Producer, Reader, Record, Ring, RingConfig};
 
-/// Records stored in one call, as an inserter stores the packets that its source lends.
-/// `store_burst` publishes by itself after each 128 KiB.
+/// Maximum number of records stored in one call, as an inserter stores the packets that its source
+/// lends. `store_burst` publishes by itself after about each 128 KiB.
 const BURST: usize = 64;
-/// Bytes stored for each length, descriptors included.
+/// Approximate number of bytes stored for each length, descriptors included.
 const BYTES: u64 = 4 << 30;
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -67,7 +67,7 @@ fn store(mut producer: Producer, length: usize, count: u64) -> Result<(), Failur
     Ok(())
 }
 
-/// Sums the stamps, which are the numbers of the records.
+/// Returns the sum of the stamps of `count` records. The stamp of a record is its number.
 fn read(mut reader: Reader, count: u64) -> Result<u64, Failure> {
     let (mut read, mut sum) = (0, 0);
     while read < count {

@@ -1,4 +1,5 @@
-//! Models of the protocol that run the real code in every order that loom can generate.
+//! Models of the ring's protocol that run the real code in every order that loom generates, with a
+//! limited number of preemptions.
 //!
 //! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test -p retroscope-ring --release --lib
 //! --test loom`
@@ -103,7 +104,8 @@ fn what_is_published_together_is_seen_together() {
         let mut producer = ring.producer().unwrap();
         let writer = thread::spawn(move || {
             for number in 0..3 {
-                // The third record does not fit: storing it publishes the first two.
+                // The third record does not fit into the first bucket. So storing the third record
+                // publishes the first two.
                 store_unpublished(&mut producer, number).unwrap();
             }
             producer.publish();
@@ -123,8 +125,8 @@ fn what_is_published_together_is_seen_together() {
     });
 }
 
-/// Under loom a group has two descriptors. The first publication ends in the middle of a group,
-/// which the second burst completes.
+/// A burst is stored in groups of descriptors: 32 in a group, under loom two. The first publication
+/// ends in the middle of a group, which the second burst completes.
 #[test]
 fn what_a_burst_stores_is_seen_when_it_is_published() {
     const FIVE: usize = 176;
@@ -174,7 +176,7 @@ fn times_of_an_open_bucket_cover_what_is_committed() {
         let mut producer = ring.producer().unwrap();
         store(&mut producer, 1).unwrap();
         let writer = thread::spawn(move || {
-            store(&mut producer, 0).unwrap(); // older: the smallest time moves
+            store(&mut producer, 0).unwrap(); // older than record 1: min_ns decreases
             producer
         });
         let reservation = ring.reserve(0, 0);
@@ -324,8 +326,9 @@ fn a_sleeping_reader_is_woken() {
     });
 }
 
-/// A source that never runs dry does not publish, and a writer that waits for a bucket cannot
-/// publish. The writer must therefore notify its readers when its search begins.
+/// An inserter publishes when its source runs dry, which may never happen. A writer that waits for
+/// a bucket cannot publish either. The writer must therefore wake its readers when it begins to
+/// search for a bucket.
 #[test]
 fn the_end_of_a_bucket_wakes_a_reader() {
     loom::model(|| {
@@ -396,8 +399,8 @@ fn nothing_falls_between_a_reservation_and_the_log() {
         }
         let (_producer, stored) = writer.join().unwrap();
         assert_eq!(reservation.fallen(&mut lost), None);
-        // Packets 0 and 1 must each be evicted before, read, or reported as lost: exactly one of
-        // the three.
+        // Packets 0 and 1 must each be counted exactly once: as evicted before the reservation, as
+        // read, or as lost.
         for number in 0..2 {
             let told = lost.iter().filter(|bucket| bucket.first == number).count();
             let seen = read.iter().filter(|&&first| first == number).count();

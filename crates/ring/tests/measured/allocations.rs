@@ -30,7 +30,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
+        // SAFETY: the caller makes the same promise that this call requires.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -206,7 +206,8 @@ fn overwriting_around_reservations_does_not_allocate() {
         }
         assert!(read > 0);
     };
-    // Nobody reads the buckets of `standing`, and the writer must not overwrite these buckets.
+    // No thread gives back the buckets of `standing`, so the writer must not overwrite these
+    // buckets.
     let (window, standing) = (ring.reserve(0, 0), ring.reserve(1, 500));
     let mut time = 0;
     run(20, &mut time, &window);
@@ -222,7 +223,7 @@ fn overwriting_around_reservations_does_not_allocate() {
 }
 
 /// The writer must allocate nothing when a reservation falls. Only a later call of `fallen` copies
-/// entries of the log.
+/// the entries of the eviction log about the lost buckets.
 #[test]
 fn a_reservation_that_falls_costs_the_writer_no_allocation() {
     let ring = ring(1, 1);

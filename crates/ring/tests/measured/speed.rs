@@ -37,7 +37,8 @@ impl Task {
 
     fn sleeps(&self) -> bool {
         let text = fs::read_to_string(format!("{}/stat", self.0)).expect("proc");
-        // The name, in parentheses, may contain anything.
+        // The state follows the thread's name, which is in parentheses and may contain any
+        // character.
         let rest = text.rsplit(')').next();
         rest.is_some_and(|rest| rest.starts_with(" S"))
     }

@@ -216,7 +216,8 @@ fn a_producer_may_change_threads_before_it_publishes() {
     let mut producer = ring.producer().unwrap();
     let frame = |number: i64| [number.to_ne_bytes()[0]; 100];
     for turn in 0..200 {
-        // Fewer bytes than a store publishes by itself, and enough for stores past the cache.
+        // 20,000 bytes: too few for `store_burst` to publish by itself, and enough that it writes
+        // past the cache.
         producer = std::thread::scope(|scope| {
             let mut producer = producer;
             let stored = scope.spawn(move || {
@@ -255,7 +256,8 @@ fn a_producer_may_change_threads_where_membarrier_is_forbidden() {
         let records = frames.iter().map(|frame| Record::whole(0, 0, frame));
         producer.store_burst(records).unwrap();
     };
-    // Unpublished, and enough for stores past the cache.
+    // 20,000 bytes, which stay unpublished, and are enough that `store_burst` writes past the
+    // cache.
     store(&mut producer);
     let went_on = std::thread::scope(|scope| {
         let elsewhere = scope.spawn(|| {
@@ -321,7 +323,7 @@ fn an_iterator_that_panics_costs_its_last_group_at_most() {
             assert!(unwound.is_err());
             let before = stored.len();
             stored.extend(from..from + good);
-            // One record, or enough records for stores past the cache.
+            // One record, or enough records that `store_burst` writes past the cache.
             let after = if good % 2 == 0 { 1 } else { 300 };
             let burst = (from + good..from + good + after).map(record);
             assert_eq!(producer.store_burst(burst), Ok(after));

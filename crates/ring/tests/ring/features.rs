@@ -1,6 +1,5 @@
-//! The features that the QQ thesis (2016) and the FlowScope paper (2017) require of the queue, with
-//! one test for each feature that no other file tests. `docs/dev/features.md` lists all features
-//! and their tests.
+//! Tests of features that the QQ thesis (2016) and the FlowScope paper (2017) require of the queue.
+//! `docs/dev/features.md` lists all features and their tests, in this file and in other files.
 
 use std::thread;
 
@@ -249,8 +248,9 @@ fn a_ring_that_is_not_full_stores_in_every_mode() {
     }
 }
 
-/// Thesis table 6.1, second row, and 6.4.2: a task that is not above the queue waits "until either
-/// condition changes". Here the mode changes, as the priority of the queue does in the thesis.
+/// Thesis table 6.1, second row, and 6.4.2: a task whose priority is not above the queue's waits
+/// "until either condition changes". Here the mode changes, as the queue's priority does in the
+/// thesis.
 #[test]
 fn a_waiting_writer_goes_on_when_the_mode_changes() {
     let ring = ring(1, 1, Mode::Wait);
@@ -310,12 +310,12 @@ fn a_full_ring_answers_by_mode_and_obstacle() {
     }
 }
 
-/// Why no bucket is free.
+/// The obstacle to overwriting a bucket of a full ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Obstacle {
     /// No obstacle: a bucket may be overwritten.
     None,
-    /// A dump wants all buckets.
+    /// A reservation protects all buckets.
     Reserved,
     /// All buckets are being read.
     Held,
@@ -323,15 +323,15 @@ enum Obstacle {
     Unread,
 }
 
-/// A clock that is set back, or a producer with another clock, does not make new packets the
-/// oldest.
+/// If a clock is set back, or a producer has another clock, the ring must still overwrite buckets
+/// in the order in which they closed.
 #[test]
 fn buckets_go_in_the_order_in_which_they_closed() {
     let ring = Ring::new(&RingConfig::new(64 << 20, 2, 1), None).unwrap();
     let mut producers = [ring.producer().unwrap(), ring.producer().unwrap()];
     let frame = [7; 250_000];
-    // Both producers' clocks are set back by an hour now and then. The second producer's clock is
-    // also a day late.
+    // Both producers' clocks are set back by an hour every 300 records. The second producer's clock
+    // is also a day late.
     let mut stored = Vec::new();
     for number in 0..2000_i64 {
         let back_ns = number / 300 * 3_600_000_000_000;
@@ -383,8 +383,8 @@ fn steps_are_bounded() {
     assert!(needed > 0 && needed < batch.first.cast_signed());
 }
 
-/// A window contains the buckets that it touches, with increasing times and with times that go
-/// back.
+/// `buckets_within` must list exactly the buckets whose time range overlaps the window, also if
+/// times of records go back.
 #[test]
 fn a_window_lists_the_buckets_that_touch_it() {
     let seed = 0x70c4;

@@ -104,7 +104,8 @@ fn what_is_stored_is_published_at_128_kib_by_itself() {
     assert_eq!(ring.published(0), 128);
 }
 
-/// Records without captured bytes never reach the limit in bytes.
+/// Records without captured bytes never reach the limit of 128 KiB, so 4096 of these records must
+/// be published by their number.
 #[test]
 fn empty_records_are_published_by_their_number() {
     const MANY: usize = 4096;

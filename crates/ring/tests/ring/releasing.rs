@@ -1,4 +1,5 @@
-//! Readers that return the end of a batch, pass over records, and hold no bucket in between.
+//! Readers that return the end of a batch, pass over records, and can hold no bucket between
+//! batches.
 
 use retroscope_ring::{GroupKind, Mode, Producer, Reader, Record, Ring, RingConfig};
 
@@ -83,7 +84,8 @@ fn each_record_is_read_passed_over_or_missed() {
     assert!(returned > 1_000 && passed_over > 1_000 && all_missed > 1_000);
 }
 
-/// A reader that has released its buckets keeps none from being overwritten.
+/// After `release` the ring may overwrite the bucket that the reader read last. After `finish`
+/// alone the reader still holds this bucket.
 #[test]
 fn a_reader_that_has_released_holds_no_bucket() {
     for releases in [true, false] {
@@ -103,7 +105,8 @@ fn a_reader_that_has_released_holds_no_bucket() {
     }
 }
 
-/// Records can be passed over before they are published: the reader then waits for later ones.
+/// A reader can pass over records before they are published. Its next batch then begins with the
+/// first record that was not passed over.
 #[test]
 fn records_are_passed_over_before_they_are_published() {
     let (_ring, mut producer, mut reader) = ring(Mode::Record);

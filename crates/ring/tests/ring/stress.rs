@@ -1,4 +1,5 @@
-//! Several threads, real memory. Every record contains its producer, its number and a checksum.
+//! Several threads read and write a ring at the same time. Every record contains its producer, its
+//! number and a checksum.
 
 use std::{
     collections::HashMap,
@@ -16,7 +17,7 @@ use retroscope_ring::{
 const BUCKET_BYTES: usize = 272 << 10;
 /// Far beyond any pause of the machine: a wait this long is a lost wake-up.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Time between the records of a producer.
+/// Time between the records of a producer, without jitter.
 const STEP_NS: i64 = 1000;
 const JITTER_NS: i64 = 50_000;
 
@@ -40,7 +41,8 @@ fn ring(mode: Mode, producers: usize, readers: usize) -> Ring {
     Ring::new(&config, None).expect("some MiB")
 }
 
-/// Time of a record, as a function of its name, so that every thread knows the packets of a window.
+/// Time of a record, as a function of its producer and number, so that every thread knows the
+/// packets of a window.
 fn time_ns(producer: usize, number: u64) -> i64 {
     let hash = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ producer as u64) >> 40;
     number as i64 * STEP_NS + hash as i64 % JITTER_NS
@@ -68,7 +70,7 @@ fn checksum(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Checks a packet against its name.
+/// Checks that a packet is this record of this producer, and is whole.
 fn check(packet: Packet<'_>, producer: usize, number: u64) {
     let (body, sum) = packet.data.split_last_chunk::<4>().expect("never empty");
     assert_eq!(
@@ -317,8 +319,8 @@ fn wait_mode_with_gating_readers_loses_nothing() {
             })
             .collect();
         let lapped = scope.spawn(move || analyze(lapped, (0, 1), PRODUCERS, count));
-        // Makes short reservations, which make writers wait, and ends them, which lets the writers
-        // continue.
+        // Makes short reservations, for which writers may have to wait, and ends the reservations,
+        // which lets the writers continue.
         let reserver = scope.spawn(|| {
             let mut rng = Rng::with_seed(7);
             while !done.load(Ordering::Relaxed) {

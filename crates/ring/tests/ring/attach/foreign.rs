@@ -81,7 +81,8 @@ fn every_byte_of_the_headers_may_be_wrong() {
     let good = use_all(&path, &mut buffer).unwrap();
     assert!(good > 60);
     let (mut refused, mut taken) = (0, 0);
-    // The region's header, its state, two producers, eight buckets, four slots of steps.
+    // The offsets of the region's header, its state, two producers, eight buckets, and four slots
+    // for clock steps.
     for offset in (0..256)
         .chain(1024..1152)
         .chain(4096..4096 + 10 * 128 + 128)

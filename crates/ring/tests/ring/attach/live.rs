@@ -18,8 +18,8 @@ use super::{
     role::{line, small, start},
 };
 
-/// Writes as fast as possible while the started process reads. Returns the number of packets that
-/// this process checked.
+/// Writes as fast as possible while the process that `reader` starts reads. Returns the number of
+/// packets that the started process checked.
 pub(super) fn overwrite_under_a_reader(
     backing: Backing,
     reader: impl FnOnce(&Path) -> Child,
@@ -124,8 +124,8 @@ fn a_killed_writer_leaves_what_it_had_published() {
     assert_eq!(attached.writer(), Ok(RegionWriter::Ended));
 }
 
-/// A producer stores without atomics right after the copied records. ThreadSanitizer reports a copy
-/// that loads any of these bytes.
+/// A producer stores new records without atomics right after the copied records. ThreadSanitizer
+/// reports a copy that loads bytes of the new records.
 #[test]
 fn an_open_bucket_is_copied_while_it_is_written() {
     let ring = Ring::new(&small(), None).unwrap();

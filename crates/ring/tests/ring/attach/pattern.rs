@@ -2,7 +2,7 @@
 
 use retroscope_ring::{Packet, Record};
 
-/// The longest generated frame.
+/// Length of the longest generated frame, bytes.
 pub(crate) const FRAME_BYTES_MAX: usize = 300;
 
 /// Fills `frame` and returns the record of a time stamp.
@@ -52,8 +52,8 @@ fn length(time_ns: i64) -> usize {
     usize::try_from(mixed(time_ns) % (FRAME_BYTES_MAX as u64 + 1)).unwrap()
 }
 
-/// Every 17th record is longer than 65,535 bytes on the wire, and so needs the extended form of a
-/// descriptor.
+/// A record whose stamp is a multiple of 17 has 70,000 bytes or more on the wire, and so needs the
+/// extended form of a descriptor (above 65,535 bytes).
 fn wire_len(time_ns: i64) -> u32 {
     let length = u32::try_from(length(time_ns)).unwrap();
     if time_ns % 17 == 0 {

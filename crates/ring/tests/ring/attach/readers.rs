@@ -1,4 +1,5 @@
-//! The readers in C and Python (`readers/`) show what the ring has, and believe no damaged file.
+//! The readers in C and Python (`readers/`) must show the records that the ring has. From a damaged
+//! file they must copy the same records as this crate.
 #![expect(clippy::print_stderr, reason = "says what was skipped")]
 
 use std::{
@@ -27,7 +28,7 @@ use super::{
 
 /// Within this time a reader must show enough packets of a live ring.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// Packets that a reader of a live ring must show.
+/// Minimum number of packets that a reader of a live ring must show.
 const SHOWN: u64 = 20_000;
 
 /// The folder with the readers.
@@ -35,7 +36,7 @@ fn readers() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("readers")
 }
 
-/// This folder, with the C and Python programs of these tests.
+/// The folder of this file, with the C and Python programs of these tests.
 fn here() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ring/attach")
 }
@@ -68,7 +69,7 @@ fn compiled(source: &Path, directory: &TempDir) -> Option<Command> {
         }
     }
     let mut program = Command::new(out);
-    // To look for leaks takes a right (ptrace) that not every place gives.
+    // The leak check needs ptrace(2), which not every environment permits.
     program.env("ASAN_OPTIONS", "detect_leaks=0");
     Some(program)
 }
@@ -85,7 +86,7 @@ fn python(source: &Path) -> Option<Command> {
     Some(program)
 }
 
-/// The programs that show packets, without a program that does not run here.
+/// The readers in C and Python that show packets, if this machine has a C compiler and Python.
 fn shows(directory: &TempDir) -> impl Iterator<Item = Command> {
     let c = compiled(&readers().join("ring_show.c"), directory);
     c.into_iter()
@@ -142,8 +143,8 @@ fn check_line(text: &str) -> u64 {
     number.parse().unwrap()
 }
 
-/// Follows a ring that is overwritten meanwhile. Every shown packet must be as it was stored, every
-/// packet between shown packets must be shown or counted as missed, and the last packet must be
+/// Lets a reader follow a ring that is overwritten meanwhile. Every shown packet must be as it was
+/// stored, the reader must count the packets of every gap as missed, and the last packet must be
 /// shown.
 fn follow_a_live_ring(mut show: Command, backing: Backing) {
     let config = RingConfig { backing, ..small() };
@@ -258,13 +259,15 @@ fn varied_file(directory: &TempDir, records: i64) -> PathBuf {
                 assert!(producer.step(7, -5 * stamp));
             }
             let mut record = record(stamp, &mut frame);
-            // A time that is far off and a large number of an interface need the extended form.
+            // A time that is far off, and a large number of an interface, need the extended form of
+            // a descriptor.
             match stamp {
                 50 => record.time_ns = i64::MIN,
                 51 => record.interface = 300,
                 52 => record.tag_restored = true,
                 53 => record = Record::whole(-1, 0, &[]),
-                // So large that other records can be made to end outside of the bucket.
+                // The first record is large, so that the offsets of later records are large. A test
+                // changes bytes of these offsets.
                 0 => record.parts[1] = &large,
                 _ => {}
             }
@@ -306,7 +309,7 @@ fn readers_in_other_languages_agree_with_this_crate() {
         let done = show.arg(&path).output().unwrap();
         let shown = String::from_utf8(done.stdout).unwrap();
         let mut shown: Vec<&str> = shown.lines().collect();
-        // The readers take a bucket of each producer in turn.
+        // The readers show a bucket of each producer in turn. `expected` is ordered by producer.
         shown.sort_by_key(|line| line.as_bytes()[0]);
         assert!(shown.iter().eq(&expected), "{show:?}");
         let said = String::from_utf8_lossy(&done.stderr);
@@ -356,7 +359,7 @@ fn copied(path: &Path, buffer: &mut Buffer) -> String {
 }
 
 /// Changes bytes of a ring file, one at a time, and puts them back. Returns for each change the
-/// line of `flip.c`.
+/// line that `flip.c` must print.
 fn copied_with_flips(path: &Path, areas: &[(u64, u64)]) -> HashSet<String> {
     let file = File::options().read(true).write(true).open(path).unwrap();
     let mut buffer = Buffer::new();
@@ -388,7 +391,8 @@ fn readers_in_other_languages_believe_no_byte() {
     file.read_exact_at(&mut word, bucket_end - 103 * 16 + 8)
         .unwrap();
     let last = u64::from_ne_bytes(word) & 0xfff_ffff;
-    // Of the headers of buckets all but the bytes and times, which only this crate reads.
+    // Of bucket headers, the bytes 16 to 47 are left out: the readers in C and Python do not read
+    // these fields (captured bytes, times, link to the next bucket).
     let areas = [
         (0, 160),
         (1024, 32),

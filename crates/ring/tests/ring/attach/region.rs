@@ -1,4 +1,4 @@
-//! The self-description of a region.
+//! The description of a ring that its memory region contains, read with [`Attached`].
 
 use retroscope_ring::{
     Attached, AttachedState, Backing, Buffer, InterfaceEntry, Record, RegionWriter, Ring,
@@ -91,16 +91,16 @@ fn what_finds_no_place_in_the_table_is_counted() {
     }
     assert!(ring.add_interface(entry(0)).is_err());
     let (listed, unlisted) = attached.interfaces().unwrap();
-    // 2 MiB less 4096 bytes, 128 for each of 1 producer and 8 buckets, and 32 for each of 1024
-    // steps.
+    // The tables of the region have 2 MiB: 4096 bytes of headers, 128 for each of 1 producer and 8
+    // buckets, and 32 for each of 1024 steps. The rest is for interfaces, with 64 bytes each.
     assert_eq!(listed.len(), ((2 << 20) - 4096 - 9 * 128 - 1024 * 32) / 64);
     assert_eq!(listed.len() as u64 + unlisted, 1 << 16);
     assert_eq!(ring.interfaces().last(), Some(&entry(65_535)));
     assert_eq!(listed.last().unwrap().name, (listed.len() - 1).to_string());
 }
 
-/// A later reader of a ring file needs clock steps, the order of closing, and the end of the
-/// overwritten records for its verdict.
+/// A later reader of a ring file must find the clock steps, the order in which buckets closed, and
+/// the end of the overwritten records.
 #[test]
 fn what_was_overwritten_and_stepped_stands_in_the_region() {
     const HOUR_NS: i64 = 3_600_000_000_000;

@@ -1,6 +1,7 @@
-//! The other process: this test program started again, with its role in an environment variable.
+//! The other process of a test: this test program started again, with its role and the path of the
+//! ring in environment variables.
 //!
-//! `other_process` needs that variable, so a normal test run ignores this test.
+//! The test `other_process` needs these variables, so a normal test run skips the test.
 
 use std::{
     env, fs,

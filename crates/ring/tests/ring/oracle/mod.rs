@@ -41,7 +41,7 @@ struct Pair {
     refused: u64,
 }
 
-/// Counts of one run. A rule that never applied was not tested.
+/// Counts of one seed or of all seeds. A rule that never applied was not tested.
 #[derive(Debug, Default)]
 struct Happened {
     refused: u64,
@@ -104,7 +104,7 @@ impl Pair {
         let readers = gating.map(|gating| ring.group(kind(gating)).expect("two readers"));
         let producers = (0..PRODUCERS).map(|_| ring.producer().expect("two producers"));
         let producers = producers.collect();
-        ring.close(); // nobody waits in one thread
+        ring.close(); // a store that would wait returns `Closed`: there is only one thread
         Self {
             rng: Rng::with_seed(seed),
             model: Model::new(buckets, BUCKET_BYTES, PRODUCERS, &gating),

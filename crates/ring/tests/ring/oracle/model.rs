@@ -1,4 +1,5 @@
-//! A model of the ring as simple as possible: maps and lists, no memory, no threads.
+//! A model of the ring that is as simple as possible: maps and lists instead of shared memory, and
+//! no threads.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -9,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use retroscope_ring::{Lapped, Mode, StoreError};
 
-/// Producer and number of the first record, which identify a bucket for good.
+/// Names a bucket with its contents: the producer and the number of the bucket's first record.
 pub(crate) type Key = (usize, u64);
 
 /// Unpublished captured bytes after which a store publishes.
@@ -33,14 +34,14 @@ pub(crate) struct Bucket {
     /// Bytes of payload, including extensions.
     used: usize,
     base_ns: i64,
-    /// Closing number of the bucket, once closed.
+    /// Number of buckets that closed before this bucket. `None` while this bucket is open.
     pub(crate) closed: Option<u64>,
     pub(crate) holds: usize,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
-    /// First record of the open bucket.
+    /// Number of the first record of the open bucket.
     open: Option<u64>,
     pub(crate) stored: u64,
     pub(crate) published: u64,
@@ -91,7 +92,7 @@ pub(crate) struct Model {
     free: usize,
     pub(crate) buckets: BTreeMap<Key, Bucket>,
     pub(crate) writers: Vec<Writer>,
-    /// Keyed by the number that the test assigned, oldest first.
+    /// The reservations. Keys are the numbers that the test assigned, oldest first.
     pub(crate) reservations: BTreeMap<u64, Reservation>,
     pub(crate) groups: Vec<Group>,
     pub(crate) evicted: Vec<Stored>,
@@ -165,7 +166,7 @@ impl Model {
         }
     }
 
-    /// The ring was closed before: a store that would wait returns `Closed`.
+    /// Stores a record. The test closes the ring before: a store that would wait returns `Closed`.
     pub(crate) fn store(&mut self, producer: usize, record: Stored) -> Result<(), StoreError> {
         let open = self.writers[producer].open.map(|first| (producer, first));
         let fits = open.is_some_and(|key| self.buckets[&key].fits(&record, self.bucket_bytes));
@@ -210,7 +211,7 @@ impl Model {
         writer.unpublished_bytes = 0;
     }
 
-    /// Drops the producer.
+    /// Publishes the producer's records and closes its bucket, as dropping the producer does.
     pub(crate) fn leave(&mut self, producer: usize) {
         self.publish(producer);
         if let Some(first) = self.writers[producer].open.take() {
@@ -298,7 +299,8 @@ impl Model {
         (self.free, self.buckets.len() - closed, closed, reserved)
     }
 
-    /// The number after the last published record of a bucket.
+    /// The number after the last published record of a bucket, or of its first record if none is
+    /// published.
     pub(crate) fn committed_end(&self, key: Key) -> u64 {
         let end = key.1 + self.buckets[&key].records.len() as u64;
         end.min(self.writers[key.0].published).max(key.1)

@@ -19,7 +19,7 @@ const DEADLINE: Duration = Duration::from_secs(600);
 pub(crate) struct Follower {
     reader: Reader,
     kind: GroupKind,
-    /// Keyed by producer.
+    /// A ledger for each producer that this reader reads. Keys are the numbers of producers.
     ledgers: BTreeMap<usize, Ledger>,
 }
 
@@ -110,8 +110,8 @@ fn enter(round: &Round, rng: &mut Rng) {
 }
 
 impl Follower {
-    /// Loads the watermarks first, then the published counts: all promised records must be
-    /// published.
+    /// Loads each producer's watermark first, then its published count. All records that the
+    /// watermark promises must be published.
     fn look_for_promises(&mut self, round: &Round) {
         for (&producer, ledger) in &mut self.ledgers {
             let Some(watermark_ns) = round.ring.watermark(producer) else {
@@ -184,7 +184,7 @@ impl Follower {
         self.reader.finish();
     }
 
-    /// Checks the ledger at its present position, and leaves the group.
+    /// Checks the ledgers at their present positions, and leaves the group.
     pub(crate) fn leave(self, round: &Round) {
         let told = self.ledgers.values().map(|ledger| ledger.missed).sum();
         // Batches may report less than the reader missed, because only the next batch would report

@@ -7,7 +7,8 @@ use retroscope_ring::{BucketInfo, Packet, RingStatistics};
 
 use super::names::Names;
 
-/// A record differs from its name: torn, overwritten while it was read, or another record.
+/// A record differs from the contents that its name determines: it is torn, was overwritten while
+/// it was read, or is another record.
 #[track_caller]
 pub(crate) fn torn_record(names: &Names, packet: &Packet<'_>, producer: usize, number: u64) {
     let named = names.record(producer, number);
@@ -126,7 +127,8 @@ pub(crate) fn watermark_before_records(producer: usize, published: u64, promised
     );
 }
 
-/// A count decreases, buckets vanish, or more records were evicted than stored.
+/// Counts contradict each other or earlier counts. For example a cumulative count decreases,
+/// buckets vanish, or more records were evicted than stored.
 #[track_caller]
 pub(crate) fn impossible_counts(before: &RingStatistics, now: &RingStatistics, buckets: usize) {
     let monotone = now.stored_packets >= before.stored_packets

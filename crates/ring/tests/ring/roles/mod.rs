@@ -29,7 +29,7 @@
 //! | `overwritten_though_reserved` | a reserved bucket is lost without record mode |
 //! | `older_than_watermark` | a record is older than its producer's watermark |
 //! | `watermark_before_records` | a watermark is visible before the records that it promises |
-//! | `impossible_counts` | counts decrease, or buckets vanish |
+//! | `impossible_counts` | a cumulative count decreases, or counts contradict each other |
 //! | `impossible_position` | a group's position decreases, or exceeds the published records |
 //! | `miscounted_burst` | a burst succeeds with fewer than all records, or fails with all |
 //! | `uncounted_cut` | captures cut ≠ captures longer than 256 KiB |
@@ -72,8 +72,8 @@ use retroscope_ring::Mode;
 use round::{Happened, Round, Rules, take};
 use sync::lock;
 
-/// The supervisor aborts after this many ticks of 10 ms (a minute) without any step, although it
-/// released everything in the pools at each tick.
+/// The supervisor aborts if there is no step for more than this many ticks of 10 ms (a minute),
+/// although it released everything in the pools at each tick.
 const STUCK_TICKS: u32 = 6000;
 
 /// After this many rounds the usual rules have applied, and after ten times as many rounds all
@@ -182,7 +182,8 @@ fn step(round: &Round, rng: &mut Rng) {
     }
 }
 
-/// Checks counts and positions. Counts may not change in impossible ways between two readings.
+/// Compares the ring's counts, and the positions of one random reader, with the values at the
+/// previous check. Counts and positions may not change in impossible ways.
 fn look(round: &Round, rng: &mut Rng) {
     let mut watched = lock(&round.watched);
     let now = round.ring.statistics();
@@ -202,7 +203,8 @@ fn look(round: &Round, rng: &mut Rng) {
         .retain(|(_, before)| before.first() != Some(&u64::MAX));
 }
 
-/// Ensures that every waiting thread can continue, and aborts if no thread does.
+/// Checks for progress at each tick until the round ends. Without progress, ensures that every
+/// waiting thread can continue, and aborts if no thread does.
 #[expect(
     clippy::print_stderr,
     reason = "a panic could not end the threads that hang"

@@ -10,13 +10,13 @@ use std::{ops::Range, sync::LazyLock};
 use fastrand::Rng;
 use retroscope_ring::{Packet, Record};
 
-/// Time between the records of a producer. Without `far_behind`, a record is never older than its
-/// number times this.
+/// Time between the records of a producer, without jitter. Unless `far_behind` is set, the time of
+/// a record is at least its number times `STEP_NS`.
 pub(crate) const STEP_NS: i64 = 1000;
 const JITTER_NS: u64 = 50_000;
 /// More than the ± 2⁴⁷ ns from the base of the bucket that a compact descriptor can express.
 const FAR_NS: i64 = 1 << 50;
-/// The ring cuts longer captures.
+/// The ring truncates longer captures to this length.
 pub(crate) const CAPTURED_BYTES_MAX: usize = 256 << 10;
 const LONGEST: usize = CAPTURED_BYTES_MAX + 1000;
 
@@ -35,7 +35,8 @@ pub(crate) fn prepare() {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Names {
     pub(crate) seed: u64,
-    /// Whether some stamps are far ahead of their neighbors, which requires the extended form.
+    /// Whether some stamps are far ahead of their neighbors, which requires the extended form of a
+    /// descriptor.
     pub(crate) far_ahead: bool,
     /// Whether some stamps are far in the past. No producer may then promise a watermark.
     pub(crate) far_behind: bool,
@@ -65,7 +66,7 @@ impl Names {
         let interface = hash.next();
         let one = hash.next() as usize % (length + 1);
         let two = one + hash.next() as usize % (length - one + 1);
-        // Most frames have one part, which has a shorter path into the ring.
+        // Most records have one part: the ring stores these by a shorter code path.
         let whole = !hash.next().is_multiple_of(4);
         Named {
             time_ns: self.time_ns(producer, number),

@@ -16,7 +16,7 @@ use super::{
     writer::Writer,
 };
 
-/// The smallest bucket size, and larger sizes.
+/// Bucket sizes to choose from: the smallest that a ring accepts, twice, and two larger sizes.
 const BUCKET_BYTES: [usize; 4] = [260 << 10, 260 << 10, 512 << 10, 2 << 20];
 /// Maximum memory of a ring.
 const RING_BYTES_MAX: usize = 160 << 20;
@@ -75,7 +75,7 @@ pub(crate) struct Wakeable {
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) statistics: RingStatistics,
-    /// Positions of groups, each with its last observed values.
+    /// Positions of readers, each with its last observed values.
     pub(crate) positions: Vec<(Positions, Vec<u64>)>,
 }
 
@@ -151,7 +151,7 @@ impl Count {
     }
 
     pub(crate) fn value(&self) -> u64 {
-        self.0.load(Ordering::Relaxed) // as above
+        self.0.load(Ordering::Relaxed) // read when all threads were joined
     }
 }
 
@@ -237,7 +237,7 @@ impl Round {
 
     /// Counts a step of a worker. Returns the number of earlier steps.
     pub(crate) fn step(&self) -> u64 {
-        let steps = self.steps.fetch_add(1, Ordering::Relaxed); // a number, nothing else
+        let steps = self.steps.fetch_add(1, Ordering::Relaxed); // orders no other data
         if steps + 1 == self.rules.steps {
             self.end();
         }
@@ -245,30 +245,30 @@ impl Round {
     }
 
     pub(crate) fn steps(&self) -> u64 {
-        self.steps.load(Ordering::Relaxed) // as above
+        self.steps.load(Ordering::Relaxed) // orders no other data
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed) // joining orders the rest
+        self.over.load(Ordering::Relaxed) // joining the threads orders all other data
     }
 
     pub(crate) fn end(&self) {
-        self.over.store(true, Ordering::Relaxed); // as above
+        self.over.store(true, Ordering::Relaxed); // joining the threads orders all other data
         self.ring.close();
         self.tick();
     }
 
     /// The current value of `relief`, for a comparison with a later value.
     pub(crate) fn relief(&self) -> u64 {
-        self.relief.load(Ordering::Relaxed) // a number, nothing else
+        self.relief.load(Ordering::Relaxed) // orders no other data
     }
 
     pub(crate) fn relieve(&self) {
-        self.relief.fetch_add(1, Ordering::Relaxed); // as above
+        self.relief.fetch_add(1, Ordering::Relaxed); // orders no other data
     }
 
     /// Simulates a thread that is not scheduled, with all that it holds, until other workers have
-    /// made steps or a tick passes without progress.
+    /// made 1 to 59 steps, a tick passes without progress, or the round ends.
     pub(crate) fn stall(&self, rng: &mut Rng) {
         self.happened.stalled.add(1);
         let until = self.steps() + rng.u64(1..60);
@@ -311,8 +311,8 @@ impl Round {
 }
 
 impl Wakeable {
-    /// Whether records were published that the reader has not read. Their producer must have woken
-    /// the reader.
+    /// Whether records were published that the reader has not finished. Their producer must have
+    /// woken the reader.
     pub(crate) fn has_news(&self, round: &Round) -> bool {
         self.producers
             .iter()

@@ -11,7 +11,7 @@ use super::{
     sync::lock,
 };
 
-/// Buckets that a window may hold from one step to later steps.
+/// Maximum number of holds that a window keeps from one step to later steps.
 const KEPT_MAX: usize = 3;
 const WINDOWS_MAX: usize = 5;
 
@@ -20,14 +20,15 @@ pub(crate) struct Window {
     reservation: Reservation,
     from_ns: i64,
     to_ns: i64,
-    /// Whether the interval was changed. The test cannot determine the losses of the old interval.
+    /// Whether the interval was changed. The test then cannot account for the packets of the
+    /// window.
     changed: bool,
     seen: HashMap<BucketRef, Seen>,
     fallen: Vec<EvictedBucket>,
     kept: Vec<BucketView>,
 }
 
-/// The records of a bucket that were read.
+/// The records of a bucket that the window has read.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     producer: usize,
@@ -140,7 +141,8 @@ impl Window {
         }
     }
 
-    /// Checks that buckets held since an earlier step have not changed.
+    /// Checks random records of the buckets that the window has held since an earlier step. With
+    /// a probability of one half, drops the newest of these holds.
     fn look_at_kept(&mut self, round: &Round, rng: &mut Rng) {
         for view in &self.kept {
             let (now, seen) = (view.info(), self.seen[&view.info().bucket]);
@@ -170,8 +172,8 @@ impl Window {
         }
     }
 
-    /// Drops the window. Accounts for every packet of the window that was published before, if the
-    /// interval never changed and the log is exact.
+    /// Drops the window. Accounts for every packet of the window that was published before this
+    /// call, if the interval never changed and the log is exact.
     pub(crate) fn leave(mut self, round: &Round) {
         // A record published now is read, reported as fallen, or was gone before.
         let published: Vec<u64> = (0..round.rules.producers)
