@@ -11,7 +11,8 @@ const BRIEF: ScriptLimits = ScriptLimits {
     memory_bytes: 8 << 20,
 };
 
-/// Limits for scripts that must fail in another way, or not at all.
+/// Limits for scripts that must not exceed their time: they must fail in another way, or not at
+/// all.
 const LITTLE: ScriptLimits = ScriptLimits {
     memory_bytes: BRIEF.memory_bytes,
     ..PATIENT

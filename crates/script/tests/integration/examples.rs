@@ -34,7 +34,7 @@ fn tcp(flags: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The same packet in the other direction.
+/// The packet with source and destination swapped: IP addresses and ports.
 fn reverse(mut frame: Vec<u8>) -> Vec<u8> {
     for n in 0..4 {
         frame.swap(26 + n, 30 + n);

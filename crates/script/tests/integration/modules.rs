@@ -80,7 +80,7 @@ fn a_packets_flow_is_shunted_by_name_and_while_it_is_shown() {
     assert_eq!(module.shunted(), expected);
     wanted_at_once(&mut module, &frames[..1]);
     assert_eq!(module.shunted(), 0);
-    // Shunts before a failure count.
+    // A script that fails keeps the shunts that it requested before.
     let mut script = trigger("return function(pkt) pkt:shunt() error('stop') end");
     script.match_many(&packets);
     assert_eq!((script.take_shunted(), script.fault.is_some()), (1, true));
@@ -114,7 +114,7 @@ fn a_packets_flow_is_shunted_by_name_and_while_it_is_shown() {
     assert!(notes[0].contains("shunt: there is no packet"), "{notes:?}");
 }
 
-/// UDP between the same ports, in the other direction.
+/// The packet that answers `udp(port, …)`: addresses and ports are swapped.
 fn answer(port: u16) -> Vec<u8> {
     let mut frame = udp(port, b"answer");
     for at in 0..4 {
@@ -269,7 +269,8 @@ fn checks_end_flows_and_keep_their_own_state() {
     assert_eq!((counts.begun, counts.over, counts.live), (4, 2, 2));
 }
 
-/// The packets determine the checks, not their division into calls.
+/// The packets and their times determine when checks run. It must not matter into how many calls
+/// the packets are divided.
 #[test]
 fn checks_do_not_depend_on_batches() {
     let text = "
@@ -412,7 +413,8 @@ fn a_wrong_module_is_told_with_its_line() {
     }
 }
 
-/// Changes that a file makes to its libraries do not affect the code of the program.
+/// Changes that a module's file makes to the Lua libraries must not affect the program's own Lua
+/// code.
 #[test]
 fn functions_of_the_file_are_not_called_by_ours() {
     let text = "

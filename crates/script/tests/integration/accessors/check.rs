@@ -11,7 +11,7 @@ use std::{
 use retroscope_packet::{LinkType, Parsed, parse};
 use retroscope_script::{Machine, Script, ScriptLimits, ScriptPacket};
 
-/// Link types to test; the first byte of an input chooses one.
+/// Link types to test. The first byte of an input chooses the link type.
 const LINK_TYPES: [LinkType; 8] = [
     LinkType::ETHERNET,
     LinkType::ETHERNET,
@@ -27,7 +27,7 @@ const LINK_TYPES: [LinkType; 8] = [
 /// is parsed, and a script that does not name its accessors.
 const SCRIPTS: [&str; 3] = [
     include_str!("show.lua"),
-    // Parts of the third and fourth lines that `show.lua` prints.
+    // Some of the accessors in the third and fourth `print` of `show.lua`.
     "return function(pkt)
         print(pkt:ip(), pkt:proto(), pkt:is_tcp(), pkt:is_udp(), pkt:is_later_fragment())
         print(pkt:src_port(), pkt:dst_port(), pkt:has_port(80), pkt:tcp_flags())
@@ -116,7 +116,8 @@ fn expected(packet: &ScriptPacket<'_>) -> Vec<String> {
         data.get(start..start.checked_add(len)?)
     };
     let number = |len| at(len).map(|bytes| bytes.iter().fold(0_u64, |n, b| n << 8 | u64::from(*b)));
-    // An offset between two bytes is rounded down, if the byte after it exists, too.
+    // `u8` rounds an offset between two bytes down, and returns nil if the byte after the offset
+    // does not exist.
     let between = at(2).map(|bytes| bytes[0]);
     let ip = parsed.network;
     let (src, dst) = (ip.map(|ip| ip.src), ip.map(|ip| ip.dst));
@@ -199,7 +200,7 @@ fn expected(packet: &ScriptPacket<'_>) -> Vec<String> {
     ]
 }
 
-/// The byte of the IP header at the offset for its version.
+/// The byte at offset `v4` of an IPv4 header, or at offset `v6` of an IPv6 header.
 fn ip_byte(parsed: &Parsed, data: &[u8], v4: usize, v6: usize) -> Option<u8> {
     let place = if parsed.network?.src.is_ipv4() {
         v4

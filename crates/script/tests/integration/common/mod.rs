@@ -29,7 +29,7 @@ pub(crate) fn trigger(text: &str) -> Machine {
     Machine::new(&Script::new("test.lua", text, false), PATIENT).unwrap()
 }
 
-/// Gives packets to a script until it fails.
+/// Gives packets to a script until the script fails. Panics if it does not fail in 100,000 batches.
 pub(crate) fn run_until_fault(mut trigger: Machine) -> ScriptError {
     let data = [0; 60];
     for _ in 0..100_000 {
