@@ -1,5 +1,5 @@
-//! AF_PACKET over veth, tun and loopback interfaces in separate network namespaces. Needs root and
-//! `ip`.
+//! Tests of AF_PACKET on veth, tun and loopback interfaces in separate network namespaces. They
+//! need root and `ip`.
 
 use std::{
     path::Path,
@@ -94,7 +94,8 @@ fn overload_closes_to_the_packet() {
         return;
     };
     namespace.enter(|| {
-        // 4 blocks of 256 KiB hold far fewer packets than arrive before the first is read.
+        // 4 blocks of 256 KiB hold far fewer packets than arrive before the test reads the first
+        // packet.
         let mut queue = try_open("v1", 1, Some(1)).unwrap().remove(0);
         let sent = generate("v0", "generate:flows=100,count=50000");
         let mut taken = Taken::default();
@@ -245,13 +246,13 @@ fn a_silent_link_moves_its_watermark() {
             lags_ns.push(now_ns() - watermark_ns);
             assert!(Instant::now() < end + DEADLINE, "it does not move");
         }
-        // The test uses the median, because a long interruption of the thread may delay a few
-        // values.
+        // The test uses the median, because a long interruption of this thread may increase a few
+        // of the measured lags.
         lags_ns.sort_unstable();
         let median_ns = lags_ns[lags_ns.len() / 2];
         println!("{:.1} ms behind", median_ns as f64 / 1e6);
         assert!(median_ns < 100_000_000, "{median_ns} ns behind");
-        // A single packet is lent soon after its arrival.
+        // The queue delivers a single packet soon after its arrival.
         let mut sender = LiveSender::open("v0", Path::new("retroscope")).unwrap();
         let took: Vec<Duration> = (0..5)
             .map(|marker| {
@@ -340,8 +341,8 @@ fn an_interface_that_goes_down_comes_back_or_is_removed() {
     });
 }
 
-/// An interface is removed while it is down. The kernel then raises no error for the socket. The
-/// queue must report the removal nevertheless.
+/// An interface is removed while it is down. At the removal, the kernel raises no error for the
+/// socket. The queue must report the removal nevertheless.
 #[test]
 fn an_interface_is_removed_after_it_went_down() {
     let Some(namespace) = Namespace::with_veth("downgone") else {
@@ -499,7 +500,8 @@ fn what_cannot_be_recorded_is_refused() {
             let error = try_open("s0", 1, None).unwrap_err();
             assert!(matches!(error, SourceError::Unsupported(_)), "{error}");
         }
-        // The test runner, an ancestor whose namespace may be read, is in another namespace.
+        // This thread is in another network namespace than the test's parent processes, such as
+        // cargo. So the name of the interface does not matter.
         assert!(in_network_namespace_or_loopback("whatever"));
     });
 }
@@ -510,7 +512,7 @@ fn without_the_capability_it_is_refused() {
         return;
     };
     namespace.enter(|| {
-        // Removes the capabilities of this thread only. The thread ends with the closure.
+        // Removes the effective capabilities of this thread only. The thread ends with the closure.
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective = rustix::thread::CapabilitySet::empty();
         rustix::thread::set_capabilities(None, sets).unwrap();

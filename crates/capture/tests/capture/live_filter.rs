@@ -1,5 +1,6 @@
-//! Filters in the kernel over veth. They accept the same frames as the filter accepts on the wire,
-//! with any tags, and never truncate a frame below the snap length. Needs root and `ip`.
+//! Tests of filters in the kernel over veth. A kernel filter must accept the same frames as the
+//! user's filter accepts on the wire, with and without VLAN tags. It must not truncate a frame
+//! below the snap length. Needs root and `ip`.
 
 use crate::support::{
     namespace::Namespace,
@@ -12,7 +13,7 @@ use retroscope_capture::{
 use retroscope_filter::{Aux, FilterMode, LinkContext, Program, compile};
 use retroscope_packet::LinkType;
 
-/// Opens `v1` with an offer. Returns whether the kernel filters.
+/// Opens `v1` with an offer. Returns the queues, and whether the kernel filters.
 fn open(offer: &Offer, queues: usize) -> (Vec<Box<dyn Queue>>, bool) {
     let source = Box::new(LiveSource(LiveConfig::new("v1", "retroscope")));
     let queues = source.probe(queues).unwrap().open(offer).unwrap();
@@ -38,8 +39,8 @@ fn offer(program: &Program, snaplen: u32) -> Offer {
     }
 }
 
-/// IPv4 with TCP or UDP, IPv6, ARP and a local EtherType, after every kind of tag stack. The last
-/// byte numbers the frames.
+/// IPv4 with TCP or UDP, IPv6, ARP and a local EtherType, each without a VLAN tag and after six
+/// different stacks of tags. The last byte of a frame is its number.
 fn frames() -> Vec<Vec<u8>> {
     let tags: [&[u8]; 7] = [
         &[],
@@ -87,7 +88,7 @@ fn came(queues: &mut [Box<dyn Queue>]) -> Vec<Vec<u8>> {
         stop_and_drain(queue.as_mut(), &mut taken);
         came.extend(taken.frames.iter().map(|(meta, data)| with_tag(meta, data)));
     }
-    // The order between queues is undefined; the last byte is the number.
+    // Frames of different queues have no defined order. The last byte of a frame is its number.
     came.sort_by_key(|frame| frame.last().copied());
     came
 }

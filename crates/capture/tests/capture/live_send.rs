@@ -1,6 +1,6 @@
-//! Sending over veth: the socket that frames take, their order and count, also if the interface
-//! refuses frames or another CPU receives. Also the errors of an interface that accepts no frame.
-//! Needs root; prints SKIP otherwise.
+//! Tests of sending over veth: the socket that sends the frames, and the order and count of frames.
+//! In some tests the other end refuses frames, or another CPU receives. Other tests check the
+//! errors of an interface that accepts no frame. Needs root and `ip`; prints SKIP otherwise.
 use std::{path::Path, process::Command, time::Instant};
 
 use crate::support::{
@@ -17,8 +17,8 @@ fn sender(interface: &str) -> LiveSender {
 }
 
 /// A sender through an XDP socket, which waits up to 20 s while the other end refuses frames.
-/// Repeats the opening, because a process that another test is starting may hold the previous
-/// socket for an instant.
+/// Repeats the opening until the XDP socket opens: a process that another test is starting may keep
+/// the previous XDP socket open for an instant.
 fn quick_sender(interface: &str) -> LiveSender {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -68,7 +68,8 @@ impl Frames {
     }
 }
 
-/// Stops a queue and checks that exactly these frames arrived, in order, with these lengths.
+/// Stops a queue and checks that it captured exactly the frames 0, 1, 2 … in order, without loss,
+/// with these lengths.
 fn assert_came(queue: &mut dyn Queue, mut taken: Taken, lengths: &[usize]) {
     assert_eq!(stop_and_drain(queue, &mut taken), (lengths.len() as u64, 0));
     for (number, (_, data)) in taken.frames.iter().enumerate() {
@@ -101,7 +102,7 @@ fn all_lengths_in_order(namespace: &Namespace) {
         let mut queue = open("v1");
         let mut sender = sender("v0");
         assert!(sender.uses_xdp());
-        // Lengths around the length of a chunk, in bursts around the length of a batch.
+        // Lengths around the 2048 bytes of a chunk, in bursts around the 32 frames of a batch.
         let lengths: Vec<usize> = [60, 1514, 2047, 2048, 2049, 9014, 64, 65]
             .into_iter()
             .cycle()
@@ -130,7 +131,7 @@ fn a_frame_that_is_too_long_stops_there() {
         return;
     };
     namespace.enter(|| {
-        // The other end would accept the frame.
+        // The other end would accept a frame of 1600 bytes, but the MTU of `v0` is 1500.
         ip("link set v1 mtu 9000");
         let mut queue = open("v1");
         let mut sender = sender("v0");
@@ -166,8 +167,8 @@ fn a_refused_frame_goes_out_in_its_place() {
     refused_in_their_places(&namespace, 1);
 }
 
-/// If another CPU receives, the kernel frees packets after the sending call, and the refused packet
-/// before earlier packets. The frames must still arrive in order.
+/// If another CPU receives, the kernel may free packets after the sending call has returned, and
+/// frees a refused packet before earlier packets. The frames must still arrive in order.
 #[test]
 fn a_refused_frame_goes_out_in_its_place_where_another_cpu_receives() {
     let Some(namespace) = with_another_receiver("refused-rps") else {
@@ -176,10 +177,11 @@ fn a_refused_frame_goes_out_in_its_place_where_another_cpu_receives() {
     refused_in_their_places(&namespace, 20);
 }
 
-/// Sends a hundred frames per round. The other end refuses the long frames until the test raises
-/// its MTU. All frames must arrive in order.
+/// Sends a hundred frames per round. In each round, the other end refuses the long frames until the
+/// test raises the MTU of the other end. All frames must arrive in order.
 fn refused_in_their_places(namespace: &Namespace, rounds: usize) {
-    // The other end accepts frames of up to 1014 bytes; the sender may send longer frames.
+    // With an MTU of 1000, the other end refuses frames of 1200 bytes. The sender's MTU of 1500
+    // allows frames of this length.
     let lengths: Vec<usize> = (0..100 * rounds)
         .map(|number| if number % 20 == 9 { 1200 } else { 60 })
         .collect();
@@ -210,8 +212,9 @@ fn refused_in_their_places(namespace: &Namespace, rounds: usize) {
     assert_came(queue.as_mut(), taken, &lengths);
 }
 
-/// The other end changes its MTU all the time, so it refuses frames at any position in a batch. The
-/// captured frames must be in order, each once, and all other frames must count as lost.
+/// The test changes the MTU of the other end all the time, so the other end refuses frames at any
+/// position in a batch. The captured frames must be in order, each once, and all other frames must
+/// count as lost.
 #[test]
 fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
     const FRAMES: u64 = 100_000;
@@ -220,7 +223,7 @@ fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
     };
     let (mut queue, mut sender) = namespace.enter(|| (open("v1"), quick_sender("v0")));
     let mut taken = Taken::default();
-    // Set before the first frame, so that frames are refused from the start.
+    // The test lowers the MTU before the first frame, so that frames are refused from the start.
     namespace.enter(|| ip("link set v1 mtu 1000"));
     let lost = std::thread::scope(|scope| {
         let sending = scope.spawn(|| {
@@ -232,7 +235,7 @@ fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
             assert_eq!(sender.sent, FRAMES);
             assert!(sender.uses_xdp() && sender.retries > 0, "{sender:?}");
         });
-        // The fourth frame is refused.
+        // The other end refuses the fourth frame, so the first three frames arrive.
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() >= 3);
         while !sending.is_finished() {
             take_until(queue.as_mut(), &mut taken, |_| true);
@@ -245,8 +248,8 @@ fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
         assert_eq!(received, FRAMES);
         lost
     });
-    // The queue may have no room for all frames. The captured frames are in order, and each was
-    // sent once.
+    // The queue may have no room for all frames. The captured frames are in order, and each frame
+    // is captured at most once.
     let numbers = taken.frames.iter();
     let numbers: Vec<u64> = numbers
         .map(|(_, data)| u64::from_be_bytes(data[14..22].try_into().unwrap()))
@@ -255,9 +258,9 @@ fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
     assert_eq!(numbers.len() as u64 + lost, FRAMES);
 }
 
-/// A namespace where `v1` passes packets on to a link of ten bytes per second, after the first 2
-/// KiB. The chunks of an XDP socket at `v0` wait at this link. Prints SKIP and returns `None` if
-/// this is not possible.
+/// Makes a namespace where `v1` passes packets on to a link of ten bytes per second, after the
+/// first 2 KiB. The chunks of an XDP socket at `v0` wait at this link. Prints SKIP and returns
+/// `None` if this is not possible.
 fn with_a_slow_receiver(name: &str) -> Option<Namespace> {
     let namespace = Namespace::with_veth(name)?;
     let is_slow = namespace.enter(|| {
@@ -295,8 +298,9 @@ fn where_the_other_end_keeps_packets_the_rest_goes_through_the_packet_socket() {
     });
 }
 
-/// A frame is refused after some that the receiver keeps, so the refused frame is unknown: it is
-/// neither sent again nor counted.
+/// The other end refuses a frame while earlier frames wait at the slow link. So the sender cannot
+/// know which frame was refused: it fails, sends no frame again, and does not count the refused
+/// frame.
 #[test]
 fn a_refusal_behind_packets_that_are_kept_ends_it() {
     let Some(namespace) = with_a_slow_receiver("kept-refused") else {
@@ -313,7 +317,8 @@ fn a_refusal_behind_packets_that_are_kept_ends_it() {
             matches!(&error, SourceError::System { error, .. } if is_timeout(error)),
             "{error:?}"
         );
-        // The sender knows only of the frames that pass the slow link at once (2 KiB).
+        // The sender counts only frames that it knows to be received: at most the two frames that
+        // pass the slow link at once (2 KiB).
         let sent = sender.sent;
         assert!(sent <= 2, "{sent}");
         assert!(!sender.uses_xdp());
@@ -340,7 +345,7 @@ fn the_quick_way_only_where_it_suits() {
         second.send(Frames::new(0, [60; 3]).burst()).unwrap();
         assert_came(queue.as_mut(), Taken::default(), &[60; 3]);
         drop(first);
-        // The queue is free again.
+        // The transmit queue of `v0` is free again.
         drop(quick_sender("v0"));
         let tc = Command::new("tc")
             .args("qdisc add dev v0 root pfifo".split(' '))
@@ -397,7 +402,7 @@ fn down_gone_or_without_another_end() {
     });
 }
 
-/// A namespace where one CPU receives the packets of `v1`. Moves the calling thread, and the
+/// Makes a namespace where one CPU receives the packets of `v1`. Moves the calling thread, and the
 /// threads that it starts, to another CPU. Prints SKIP and returns `None` if this is not possible.
 fn with_another_receiver(tag: &str) -> Option<Namespace> {
     let namespace = Namespace::with_veth(tag)?;
@@ -418,7 +423,7 @@ fn with_another_receiver(tag: &str) -> Option<Namespace> {
 }
 
 /// Lets one CPU receive the packets of `v1`, whichever CPU sends. Returns whether this succeeded.
-/// Must run inside the namespace: sysfs shows the namespace in which it was mounted.
+/// Must run inside the namespace: sysfs shows the interfaces of the namespace that mounted it.
 fn receive_on(cpu: usize) -> bool {
     let mask = match u32::try_from(cpu)
         .ok()

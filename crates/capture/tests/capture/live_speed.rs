@@ -16,7 +16,7 @@ fn the_sender_alone() {
         return;
     };
     namespace.enter(|| {
-        // Processor time: the other processes of a busy machine don't count.
+        // The CPU time of this thread. Other processes of a busy machine do not count.
         let cpu_seconds = || {
             let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
             time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

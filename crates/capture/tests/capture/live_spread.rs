@@ -1,5 +1,5 @@
-//! The frames that an AF_PACKET queue gets: both directions or one, by flow, receive queue or CPU,
-//! whole or in fragments. Needs root and `ip`.
+//! Tests which frames an AF_PACKET queue gets: both directions or one, by flow, receive queue or
+//! CPU, fragments or whole datagrams. Needs root and `ip`.
 
 use std::{
     collections::HashSet,
@@ -24,7 +24,8 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// Drains the queues one after the other. Checks each ledger, and that no packet was lost.
+/// Stops and drains the queues one after the other. Checks each ledger, and that no packet was
+/// lost.
 fn drain(queues: &mut [Box<dyn Queue>]) -> Vec<Taken> {
     let drain = |queue: &mut Box<dyn Queue>| {
         let mut taken = Taken::default();
@@ -181,16 +182,17 @@ fn receive_queues_go_to_sockets_of_their_own() {
     });
 }
 
-/// The kernel's memory holds more than a second of half a million packets per second.
+/// The kernel's ring has room for the packets of a second at half a million packets per second.
 ///
-/// The kernel closes a block every 4 ms, full or not. On a busy machine a sender may take much
-/// longer, and then fills the ring with blocks that are not full; the test then tries again. For up
-/// to two seconds the blocks suffice for a steady sender, so in one of five attempts fewer than one
+/// The kernel closes a block with packets every 4 ms, full or not. On a busy machine the sender may
+/// take much longer than a second, and fill the ring with blocks that are not full. If the sender
+/// takes 1.2 s or longer, the test tries again, up to four times. For up to two seconds the blocks
+/// suffice for a steady sender. So in the best attempt shorter than two seconds, fewer than one
 /// packet in a hundred must be lost.
 ///
-/// Once more than three quarters of the blocks are full, the kernel drops a few packets although
-/// other blocks are free, and counts the drops. These are at most the packets that arrive while it
-/// closes one of the last blocks (docs/dev/survey.md), so the test allows fewer than 20 losses.
+/// Once three quarters of the blocks wait to be read, the kernel may drop and count a few packets
+/// although other blocks are free. It drops packets that arrive while it closes one of the last
+/// blocks (docs/dev/survey.md). So an attempt shorter than 1.2 s may lose fewer than 20 packets.
 #[test]
 fn a_second_without_a_reader_fits_the_kernels_memory() {
     let Some(namespace) = Namespace::with_veth("stall") else {
@@ -224,7 +226,8 @@ fn a_second_without_a_reader_fits_the_kernels_memory() {
     });
 }
 
-/// An Ethernet frame with a fragment of a UDP datagram. `more`: further fragments follow.
+/// An Ethernet frame with a fragment of a UDP datagram, `offset` bytes after the datagram's start.
+/// `more`: further fragments follow.
 fn fragment(offset: u16, more: bool, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     let length = u16::try_from(20 + payload.len()).unwrap();
@@ -300,9 +303,10 @@ fn an_interface_that_is_down_is_shared_where_the_kernel_allows() {
     });
 }
 
-/// The threads bind to an interface that came back one after the other. Until the last thread
-/// accepts packets, the group may assign packets to a socket that does not accept them yet. So the
-/// interface does not count as up, for at most one second.
+/// After an interface came back, the threads bind to the interface one after the other. Until the
+/// last thread accepts packets, the group may assign packets to a socket that does not accept
+/// packets yet. So each queue reports the interface as up only when all threads accept packets, or
+/// after one second.
 #[test]
 fn an_interface_is_up_again_when_all_threads_are_there() {
     let Some(namespace) = Namespace::with_veth("siblings") else {
@@ -323,7 +327,7 @@ fn an_interface_is_up_again_when_all_threads_are_there() {
         ip("link set v0 up");
         ip("link set v1 up");
         namespace.wait_for_carrier("v0");
-        // The first queue is alone and gets all packets.
+        // Only the first queue has bound to the new interface, so this queue gets all packets.
         let mut sender = LiveSender::open("v0", Path::new("retroscope")).unwrap();
         take_until(queues[0].as_mut(), &mut taken[0], |taken| {
             send_with(&mut sender, &frame(&[], 1));
@@ -339,8 +343,8 @@ fn an_interface_is_up_again_when_all_threads_are_there() {
     });
 }
 
-/// Prevents the calling thread's sockets from joining a fanout group, as kernels before Linux 6.13
-/// do while an interface is down.
+/// Makes the calling thread's attempts to join a fanout group fail with `EINVAL`, as kernels before
+/// Linux 6.13 do while an interface is down.
 fn refuse_fanout() -> seccompiler::Result<()> {
     let is = |argument, value: i32| {
         let (length, value) = (SeccompCmpArgLen::Dword, u64::from(value.cast_unsigned()));
@@ -357,9 +361,9 @@ fn refuse_fanout() -> seccompiler::Result<()> {
     seccompiler::apply_filter(&program)
 }
 
-/// A new interface is down until somebody sets it up. Each queue checks for the interface every few
-/// milliseconds, and there are four spare sockets per queue. The checks must not use up the spare
-/// sockets while the interface is down and the kernel refuses the fanout group.
+/// A new interface is down until somebody sets it up. Each queue checks for the interface about
+/// every 10 ms, and the two queues share eight spare sockets. The checks must not use up the
+/// spare sockets while the interface is down and the kernel refuses the fanout group.
 #[test]
 fn an_interface_that_comes_back_down_costs_no_spare_sockets() {
     let Some(namespace) = Namespace::with_veth("spares") else {

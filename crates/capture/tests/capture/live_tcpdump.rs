@@ -27,8 +27,8 @@ fn stored((meta, data): (FrameMeta, Vec<u8>), snaplen: Option<u32>) -> Record {
     }
 }
 
-/// Packets of a mixture that `queues` queues captured, and tcpdump's packets. Prints SKIP and
-/// returns `None` if this is not possible.
+/// Sends a mixture of packets. Returns the packets that each of `queues` queues captured, and the
+/// packets that tcpdump captured. Prints SKIP and returns `None` if this is not possible.
 fn beside_tcpdump(
     tag: &str,
     queues: usize,
@@ -83,7 +83,8 @@ fn with_two_queues_the_order_of_a_flow_is_that_of_tcpdump() {
     let Some((ours, theirs)) = beside_tcpdump("affan", 2, None) else {
         return;
     };
-    // Addresses and ports of the generator's packets. The length distinguishes the other packets.
+    // The addresses and ports of the generator's packets. Each other packet has its own length,
+    // which serves as its flow.
     let flow = |record: &Record| match record.data.get(26..38) {
         Some(key) if record.data[12..14] == [8, 0] => key.to_vec(),
         _ => record.data.len().to_be_bytes().to_vec(),

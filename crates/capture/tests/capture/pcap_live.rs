@@ -1,4 +1,5 @@
-//! libpcap as an engine over veth interfaces in separate network namespaces. Needs root and `ip`.
+//! Tests of the libpcap engine on veth interfaces in separate network namespaces. They need root
+//! and `ip`.
 
 use crate::support::{
     WAIT, generate, is_udp_of_generator,
@@ -45,7 +46,8 @@ fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, u64) {
     (received, lost)
 }
 
-/// An Ethernet frame with a local experimental EtherType after `tags`.
+/// An Ethernet frame of `length` bytes with a local experimental EtherType after `tags`. The first
+/// byte after the EtherType, and all further bytes, are `marker`.
 fn frame(tags: &[u8], marker: u8, length: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
     frame.extend(tags);
@@ -198,7 +200,7 @@ fn an_interface_that_goes_comes_back() {
     });
 }
 
-/// A renamed interface is still recorded, whichever interface has the old name.
+/// A renamed interface is still recorded, even after another interface gets the old name.
 #[test]
 fn a_new_name_does_not_matter() {
     let Some(namespace) = Namespace::with_veth("plname") else {
@@ -227,7 +229,8 @@ fn a_new_name_does_not_matter() {
     });
 }
 
-/// Only libpcap supports the device `any`. Its frames begin with a Linux cooked header.
+/// Of the live engines, only libpcap supports the device `any`. Frames of `any` begin with a Linux
+/// cooked header.
 #[test]
 fn the_any_device_is_cooked() {
     let Some(namespace) = Namespace::with_veth("plany") else {
@@ -261,7 +264,7 @@ fn what_cannot_be_opened_is_told() {
             try_open("lo", None).unwrap_err(),
             SourceError::InterfaceDown { .. }
         ));
-        // Removes the capabilities of this thread only. The thread ends with the closure.
+        // Removes the effective capabilities of this thread only. The thread ends with the closure.
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective = rustix::thread::CapabilitySet::empty();
         rustix::thread::set_capabilities(None, sets).unwrap();

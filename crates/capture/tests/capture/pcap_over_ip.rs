@@ -1,4 +1,4 @@
-//! pcap over IP on the loopback interface: streams of test servers.
+//! Tests of pcap over IP. The streams come from test servers on the loopback interface.
 
 use std::{
     io::Write,
@@ -28,11 +28,13 @@ fn capture() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Bytes of the file header, and of a record's header.
+/// Bytes of the header of a pcap file.
 const HEADER: usize = 24;
+/// Bytes of the header of a record.
 const RECORD: usize = 16;
 
-/// Connects to a test server, which runs `serve` on another thread.
+/// Starts a test server, which runs `serve` on another thread, and connects to this server. Returns
+/// the queue.
 fn connect(serve: impl FnOnce(TcpStream) + Send + 'static) -> Result<Box<dyn Queue>, SourceError> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let name = format!("TCP@{}", listener.local_addr().unwrap());
@@ -42,8 +44,8 @@ fn connect(serve: impl FnOnce(TcpStream) + Send + 'static) -> Result<Box<dyn Que
     source.open(3).map(|mut queues| queues.remove(0))
 }
 
-/// Reads until `count` frames have arrived or the stream has ended. Returns the captured lengths,
-/// and whether the stream has ended.
+/// Reads until at least `count` frames have arrived or the stream has ended. Returns the captured
+/// lengths. Also returns whether the stream ended before that.
 fn take(queue: &mut dyn Queue, count: usize) -> (Vec<u32>, bool) {
     let (mut lengths, deadline) = (Vec::new(), Instant::now() + DEADLINE);
     while lengths.len() < count {
@@ -91,13 +93,15 @@ fn a_stream_comes_whole() {
     assert_eq!(statistics.lost, [(LossCause::Upstream, None)]);
 }
 
-/// A silent server blocks no caller: `next` returns after its wait, also within a record.
+/// A silent server blocks no caller: `next` returns after its wait, even if the server stops within
+/// a record.
 #[test]
 fn silence_is_idleness() {
     let (more, wanted) = std::sync::mpsc::channel::<()>();
     let mut queue = connect(move |mut socket| {
         let bytes = capture();
-        // Only the file header; then ten records and a part of the eleventh; then the rest.
+        // The server sends only the file header; then ten records and a part of the eleventh
+        // record; then the rest.
         let part = HEADER + 10 * RECORD + (0..10).sum::<usize>() + RECORD + 3;
         for piece in [&bytes[..HEADER], &bytes[HEADER..part], &bytes[part..]] {
             socket.write_all(piece).unwrap();
@@ -202,7 +206,8 @@ fn packet_of_pcapng() -> Vec<u8> {
     block(6, &body)
 }
 
-/// The longest of the calls of `next` during half a second. No call finds a frame.
+/// Calls `next` for half a second, and returns the duration of the longest call. Asserts that no
+/// call returns a frame.
 fn longest_next(queue: &mut dyn Queue, wait: Duration) -> Duration {
     let mut longest = Duration::ZERO;
     let start = Instant::now();
@@ -214,12 +219,12 @@ fn longest_next(queue: &mut dyn Queue, wait: Duration) -> Duration {
     longest
 }
 
-/// Tolerance of `next` beyond its wait: a step of the reader, on a machine that is busy with other
-/// tests.
+/// How much longer than its wait a call of `next` may take: the time for one step of the reader, on
+/// a machine that is busy with other tests.
 const STEP: Duration = Duration::from_millis(150);
 
-/// `next` returns after its wait however much non-packet data a server sends, and resumes at the
-/// same position.
+/// `next` returns after its wait, however much data without packets a server sends. Later calls
+/// resume at the same position of the stream.
 #[test]
 fn a_flood_of_what_is_no_packet_holds_nobody_up() {
     use std::sync::{
@@ -273,7 +278,7 @@ fn a_flood_of_what_is_no_packet_holds_nobody_up() {
         let is_over = Arc::clone(&over);
         let mut queue = connect(move |mut socket| {
             socket.write_all(&start).unwrap();
-            // Until the test ends the flood or closes the connection.
+            // Sends the flood until the test ends the flood or closes the connection.
             while !is_over.load(Ordering::Relaxed) && socket.write_all(&flood).is_ok() {}
             let _ = socket.write_all(&end);
         })
@@ -284,7 +289,8 @@ fn a_flood_of_what_is_no_packet_holds_nobody_up() {
         }
         over.store(true, Ordering::Relaxed);
         if what.starts_with("bombs") {
-            // The data in transit decompress to gigabytes, so the packet after them is not awaited.
+            // The data in transit may decompress to gigabytes, so the test does not wait for the
+            // packet after the flood.
             continue;
         }
         let deadline = Instant::now() + DEADLINE;
@@ -303,7 +309,8 @@ fn a_block_that_trickles_or_stops_holds_nobody_up() {
         socket.set_nodelay(true).unwrap();
         let block = block(0x0bad_cafe, &vec![0; 1 << 20]);
         socket.write_all(&start_of_pcapng()).unwrap();
-        // Until the other end closes the connection, however fast the bytes are sent.
+        // Sends single bytes until the other end closes the connection, however fast the bytes are
+        // sent.
         let _ = (block.iter().cycle()).try_for_each(|byte| socket.write_all(&[*byte]));
     })
     .unwrap();
@@ -328,7 +335,8 @@ fn a_block_that_trickles_or_stops_holds_nobody_up() {
     drop(stop);
 }
 
-/// A server that floods from the first byte on does not delay the opening without limit.
+/// A server floods the connection with blocks right after the start of the file. The opening must
+/// end within five seconds.
 #[test]
 fn a_flood_does_not_hold_up_the_opening() {
     let (_over, is_over) = std::sync::mpsc::channel::<()>();
@@ -345,8 +353,8 @@ fn a_flood_does_not_hold_up_the_opening() {
     assert_eq!(queue.interfaces().len(), 1);
 }
 
-/// TCP itself detects a host that is gone silently: the kernel's timer of the connection is the
-/// keepalive timer.
+/// TCP keepalive detects a host that is gone silently. The test checks in `/proc/net/tcp` that the
+/// kernel runs the keepalive timer of the connection.
 #[test]
 fn a_silent_connection_is_asked_whether_it_is_there() {
     let (_more, wanted) = std::sync::mpsc::channel::<()>();

@@ -11,7 +11,7 @@ use std::{
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// A network namespace of one test, removed when the value is dropped, also after a panic.
+/// A network namespace of one test. It is removed when the value is dropped, also after a panic.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     name: String,

@@ -28,8 +28,9 @@ pub(crate) struct Tcpdump {
 }
 
 impl Tcpdump {
-    /// Starts tcpdump on `interface` and waits until it listens, with `snaplen` bytes of each
-    /// packet. Prints SKIP and returns `None` without tcpdump.
+    /// Starts tcpdump on `interface`, and waits until tcpdump listens. tcpdump keeps at most
+    /// `snaplen` bytes of each packet (`None`: all bytes). Prints SKIP and returns `None` if
+    /// tcpdump does not start.
     pub(crate) fn start(interface: &str, file: &Path, snaplen: Option<u32>) -> Option<Self> {
         let snaplen = snaplen.unwrap_or(0).to_string();
         let child = Command::new("tcpdump")
@@ -53,7 +54,7 @@ impl Tcpdump {
             line.clear();
             assert!(words.read_line(&mut line).unwrap() > 0, "tcpdump ended");
         }
-        // Keeps the pipe open for tcpdump's messages at the end.
+        // Reads tcpdump's further messages, so that the pipe stays open until tcpdump ends.
         std::thread::spawn(move || words.read_to_string(&mut String::new()));
         Some(tcpdump)
     }
@@ -88,15 +89,15 @@ impl Tcpdump {
 
 impl Drop for Tcpdump {
     fn drop(&mut self) {
-        // Already ended unless a test failed.
+        // tcpdump has already ended, unless a test failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Sends 5000 packets of 100 flows at 50 kpps. Then sends other frames: with one and two tags,
-/// jumbo frames, and frames that end before the length in their headers. Returns the number of all
-/// frames. Both ends of the veth pair need an MTU of at least 9000.
+/// Sends 5000 packets of 100 flows at 50 kpps. Then sends ten other frames of different lengths,
+/// among them frames with one and two tags, jumbo frames, and truncated frames. Returns the number
+/// of all frames. Both ends of the veth pair need an MTU of at least 9000.
 pub(crate) fn send_mixture(interface: &str) -> usize {
     let sent = generate(interface, "generate:flows=100,count=5000,rate=50kpps");
     let mut frames = Vec::new();
@@ -116,8 +117,8 @@ pub(crate) fn send_mixture(interface: &str) -> usize {
         frame.resize(length, marker);
         frames.push(frame);
     }
-    // The start of an IPv4 header of a packet of 1400 bytes, the shortest frame with a tag that the
-    // kernel accepts, and an Ethernet header without payload.
+    // Three frames: the start of the IPv4 header of a packet of 1400 bytes, the shortest tagged
+    // frame that the kernel accepts, and an Ethernet header without payload.
     let mut cut = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 5, 120];
     frames.push(cut.clone());
     cut.truncate(12);
@@ -131,7 +132,7 @@ pub(crate) fn send_mixture(interface: &str) -> usize {
 }
 
 /// Asserts that an engine captured the same packets as tcpdump, byte for byte and in the same
-/// order.
+/// order, with stamps that differ by less than a second.
 pub(crate) fn assert_same(ours: Vec<Record>, theirs: &[Record]) {
     assert_eq!(ours.len(), theirs.len());
     for (index, (ours, theirs)) in ours.into_iter().zip(theirs).enumerate() {

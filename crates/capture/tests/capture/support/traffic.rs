@@ -25,9 +25,9 @@ pub(crate) struct Taken {
     pub(crate) events: Vec<SourceEvent>,
 }
 
-/// Interference of a virtual machine with a test. A packet may be older than the watermark if the
-/// host takes a CPU away between the packet's stamp and its placement in the ring. A step of the
-/// system clock has the same effect.
+/// State of the machine that shows interference with a test. A packet may be older than the
+/// watermark if the host of a virtual machine takes a CPU away between the packet's stamp and its
+/// placement in the ring. A step of the system clock has the same effect.
 struct Machine {
     /// Stolen time in hundredths of a second, of all CPUs together.
     stolen: i64,
@@ -41,7 +41,8 @@ impl Machine {
             let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
             time.tv_sec * 1_000_000_000 + time.tv_nsec
         };
-        // Reads the clocks again if the thread was interrupted between the readings.
+        // Reads the clocks again if 1 ms or more passed between the readings, because the thread
+        // was interrupted.
         let ahead_ns = loop {
             let (before_ns, now_ns) = (monotonic_ns(), now_ns());
             if monotonic_ns() - before_ns < 1_000_000 {
@@ -54,16 +55,17 @@ impl Machine {
         Self { stolen, ahead_ns }
     }
 
-    /// Panics at a packet that is `late_ns` older than the watermark. It does not panic if CPUs
-    /// were stolen for the same time since, which the kernel counts a little later, or if the clock
-    /// was set by the same amount.
+    /// Judges a packet that is `late_ns` older than the watermark. Returns if, since `self` was
+    /// read, CPUs were stolen for about this time or longer, or the clock was set by this amount or
+    /// more, at least 10 ms. Otherwise panics after 100 ms, because the kernel counts stolen time a
+    /// little later.
     fn excuses(&self, late_ns: i64) {
         let deadline = Instant::now() + Duration::from_millis(100);
         loop {
             let now = Self::look();
             let stolen_ns = (now.stolen - self.stolen) * 10_000_000;
             let set_ns = (now.ahead_ns - self.ahead_ns).abs();
-            // The kernel has not counted a fraction of a hundredth yet.
+            // The kernel counts only whole hundredths of a second, so up to 10 ms may be uncounted.
             if stolen_ns > 0 && stolen_ns + 10_000_000 >= late_ns
                 || set_ns >= late_ns.max(10_000_000)
             {
@@ -81,9 +83,9 @@ impl Machine {
     }
 }
 
-/// Takes frames and events from a queue until `enough` or the end. Returns whether the queue has
-/// ended. Panics if a packet is older than the watermark and [`Machine::excuses`] finds no cause
-/// for this, or after [`DEADLINE`].
+/// Takes frames and events from a queue until `enough` returns true or the queue ends. Returns
+/// whether the queue has ended. Panics if a packet is older than the watermark and
+/// [`Machine::excuses`] finds no cause for this. Also panics after [`DEADLINE`].
 pub(crate) fn take_until(
     queue: &mut dyn Queue,
     taken: &mut Taken,
@@ -140,10 +142,10 @@ pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, 
     (received, lost)
 }
 
-/// Sends `count` frames of the generator out of `v0` at full speed, and takes them meanwhile, on
-/// the same thread. The thread takes frames after 10,000 sent frames at the latest. So even if it
-/// is interrupted, and the kernel closes blocks that are not full, only a part of the ring's blocks
-/// waits.
+/// Sends `count` frames of the generator out of `v0` at full speed, and takes the captured frames
+/// meanwhile, on the same thread. Whenever about 10,000 sent frames are not taken yet, the thread
+/// takes them. So even if the thread is interrupted, and the kernel closes blocks that are not
+/// full, only a part of the ring's blocks waits.
 pub(crate) fn generate_and_take(queue: &mut dyn Queue, taken: &mut Taken, count: u64) -> u64 {
     let text = format!("generate:flows=100,count={count},seed=5");
     generate_while("v0", &text, |sent| {
@@ -237,7 +239,7 @@ pub(crate) fn frame(tags: &[u8], marker: u8) -> Vec<u8> {
     frame
 }
 
-/// Whether a captured frame has the EtherType of [`frame`] after its tags.
+/// Whether a captured frame has the EtherType of [`frame`], possibly after up to two tags.
 pub(crate) fn is_ours(data: &[u8]) -> bool {
     data.windows(2)
         .skip(12)

@@ -28,7 +28,8 @@ pub(crate) fn open_as(config: XdpConfig) -> Result<Vec<Box<dyn Queue>>, SourceEr
     Box::new(XdpSource::new(config)).open(1)
 }
 
-/// The only queue of an interface. Prints SKIP and returns `None` if the kernel has no AF_XDP.
+/// Opens an interface that has one queue, and returns this queue. Prints SKIP and returns `None` if
+/// the kernel has no AF_XDP.
 pub(crate) fn open(config: XdpConfig) -> Option<Box<dyn Queue>> {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -41,8 +42,8 @@ pub(crate) fn open(config: XdpConfig) -> Option<Box<dyn Queue>> {
                 eprintln!("SKIP: {message}");
                 return None;
             }
-            // A process that another test is starting may hold a socket that this test has closed,
-            // for an instant.
+            // A process that another test is starting may, for an instant, keep a socket open that
+            // this test has closed.
             Err(error) if error.to_string().contains("has its queue") => {
                 assert!(Instant::now() < deadline, "{error}");
                 std::thread::yield_now();
@@ -61,8 +62,8 @@ pub(crate) fn losses(queue: &mut dyn Queue) -> impl Fn(LossCause) -> u64 + use<>
     }
 }
 
-/// Stops a queue, takes the rest, and checks the ledger to the packet. Returns received packets,
-/// and packets lost in the kernel.
+/// Stops a queue, takes the rest, and checks the ledger: received = lent + lost. Returns the number
+/// of received packets, and of packets lost in the kernel.
 pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, u64) {
     queue.stop();
     assert!(take_until(queue, taken, |_| false));
