@@ -9,12 +9,13 @@
 //! contiguous part of the flow. No packet of the window may be missing from the dump.
 //!
 //! A packet is captured a little after it was sent, so a packet that was sent just before either
-//! end of the window may be captured after that end. Timestamps in the dump decide this for dumped
-//! packets. For the first packet after the dump, the longest observed delay decides, but at least
-//! 200 µs. The packet is missing if it was sent earlier than this delay before the window's end.
+//! end of the window may be captured after that end. For dumped packets, the timestamps in the dump
+//! show this. For the first packet after the dump, the program assumes the longest observed delay,
+//! but at least 200 µs. This packet counts as missing if it was sent at least this delay before the
+//! window's end.
 //!
-//! With `schedule`, the generator ran inside the recorder. Then the timestamps differ only by the
-//! start of the run, which the trigger packet shows, and there are no delays.
+//! With `schedule`, the generator ran inside the recorder. Then the timestamps of the two files
+//! differ only by the start of the run, which the trigger packet shows, and there are no delays.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -26,7 +27,7 @@ use std::{error::Error, fs, path::Path, process::ExitCode};
 use retroscope_pcapfile::CaptureReader;
 use serde_json::Value;
 
-/// UDP port of the trigger packet and of no other packet.
+/// UDP destination port of the trigger packet and of no other packet.
 const TRIGGER_PORT: [u8; 2] = 60_000_u16.to_be_bytes();
 /// Minimum of the delay in ns that the check at the end of the window assumes, unless all observed
 /// delays are 0, as with `schedule`.
@@ -95,7 +96,7 @@ struct Window {
     to_ns: i64,
 }
 
-/// Offset from sent timestamps to the clock of the dump, and the capture delay of each packet.
+/// Offset from sent timestamps to the clock of the dump, and the capture delays of dumped packets.
 struct Delays {
     /// Value to add to a sent timestamp.
     shift_ns: i64,
@@ -103,7 +104,7 @@ struct Delays {
     delays_ns: Vec<i64>,
 }
 
-/// Checks that the recorder received all sent packets without loss.
+/// Checks that the recorder received all sent packets without loss, and that its counters add up.
 fn check_ledger(record: &Value, sent: &Value) -> Result<()> {
     let [source] = record["sources"].as_array().map_or(&[][..], Vec::as_slice) else {
         return Err("expected one source".into());
@@ -180,8 +181,8 @@ fn matched(
     ))
 }
 
-/// Checks that the dump contains all packets of the window. Returns the number of packets in the
-/// window.
+/// Checks that no packet of the window is missing before or after the dumped packets. Returns the
+/// number of packets in the window.
 fn check_edges(flow: &[Packet], first: usize, delays: &Delays, window: &Window) -> Result<usize> {
     let sent_ns = |packet: &Packet| packet.time_ns + delays.shift_ns;
     let after = first + delays.delays_ns.len();
@@ -201,8 +202,8 @@ fn check_edges(flow: &[Packet], first: usize, delays: &Delays, window: &Window) 
     {
         return Err(format!("packet {} of the window is missing", next.sequence).into());
     }
-    // Count by sent time. Correct the count by packets that are known to have crossed an end of the
-    // window in transit.
+    // Counts packets by the time of sending. Then adds dumped packets that were sent outside of the
+    // window, and subtracts packets that were sent inside and captured after the window's end.
     let inside = |packet: &&Packet| (window.from_ns..=window.to_ns).contains(&sent_ns(packet));
     let sent_inside = flow.iter().filter(inside).count();
     let came_in = flow[first..after]

@@ -3,10 +3,10 @@
 //!
 //! `cargo test --release -p retroscope-cli --test live alert_speed -- --ignored --nocapture`
 //!
-//! Alerts are about flows of the traffic, and about a packet that is 20 ms old. With each alert
-//! come 20 lines of other kinds, as an IDS writes them. The time runs from the write of an alert's
-//! line into the socket until the dump's file contains a packet, which inotify(7) reports. The
-//! packet then is in the file, but not yet safe from a power failure.
+//! Each alert is about a flow of the traffic, and has a timestamp that is 20 ms old. Before each
+//! alert, the test writes 20 `flow` events, as an IDS does. The time runs from the write of an
+//! alert's line into the socket until the dump's file contains a packet, which inotify(7) reports.
+//! The packet then is in the file, but not yet safe from a power failure.
 
 use std::{
     collections::HashMap,
@@ -41,9 +41,9 @@ const FLOWS: u32 = 10_000;
 const ALERTS: u32 = 2000;
 /// Goal: 99 of 100 alerts have their first packet in the file within this time.
 const GOAL_MS: f64 = 200.0;
-/// Lines of other kinds for each alert.
+/// Number of `flow` events before each alert.
 const OTHERS: usize = 20;
-/// Age of the packet that an alert is about, µs.
+/// Age of an alert's timestamp when the alert is written, µs.
 const LAG_US: i64 = 20_000;
 
 /// A process that runs next to the recorder. It is killed when the value is dropped.
@@ -90,8 +90,9 @@ fn stamp(us: i64) -> String {
     format!("{}+0000", &rfc3339(us * 1000)[..26])
 }
 
-/// Writes alerts at a rate. Returns the time of each write by the trigger time, as the dump's file
-/// name contains it, and the number of lines for which the socket had no room.
+/// Writes [`ALERTS`] alerts at a rate. Returns the time of each alert's write, by the trigger time
+/// in the name of the dump's file. Also returns the number of lines for which the socket had no
+/// room.
 fn alert(socket: &Path, flows: &[Value], per_second: u32) -> (HashMap<String, Instant>, u64) {
     let mut stream = UnixStream::connect(socket).unwrap();
     // Suricata also writes without blocking.
@@ -184,8 +185,8 @@ fn has_packet(path: &Path) -> bool {
 }
 
 /// Measures each combination of packet rate, past and alert rate, and prints the results. Fails if
-/// a combination misses [`GOAL_MS`] or the socket had no room. `RATES` (kpps), `PASTS` (s),
-/// `ALERT_RATES` (per second) and `RING` replace the default values.
+/// a combination misses [`GOAL_MS`] or the socket had no room. The environment variables `RATES`
+/// (kpps), `PASTS` (s), `ALERT_RATES` (per second) and `RING` replace the default values.
 #[test]
 #[ignore = "a measurement: takes minutes of an idle machine"]
 fn alerts_are_answered_while_a_busy_link_is_recorded() {

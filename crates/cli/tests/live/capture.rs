@@ -105,8 +105,8 @@ pub(crate) fn numbers_to(capture: &Capture, port: u16) -> Vec<u64> {
 }
 
 /// Checks that tcpdump, capinfos and tshark count the same packets and exit without error. Skips
-/// programs that are not installed, tcpdump if link types differ, and tshark for more than 10,000
-/// packets.
+/// programs that do not start, tcpdump unless the file has a single link type, and tshark for more
+/// than 10,000 packets.
 fn others_agree(path: &Path, packets: usize) {
     let link_types: std::collections::BTreeSet<u16> = read_file(path)
         .interfaces
@@ -139,7 +139,8 @@ fn others_agree(path: &Path, packets: usize) {
     }
 }
 
-/// Standard output and error of another program, which must succeed. `None` if it is not installed.
+/// Standard output and error of another program, which must succeed. `None`, with a message, if the
+/// program does not start.
 fn other(program: &str, arguments: &[&str], path: &Path) -> Option<(String, String)> {
     let output = match Command::new(program).args(arguments).arg(path).output() {
         Ok(output) => output,

@@ -1,7 +1,7 @@
 //! A disk that fills up or turns read-only fails dumps, is reported, and never stops the recording.
 //!
-//! The dump directory is a tmpfs in the recorder's own mount namespace. The test reaches it through
-//! `/proc/PID/root`.
+//! The dump directory is a tmpfs in the recorder's own mount namespace. The test reaches this
+//! directory through `/proc/PID/root`.
 
 use std::{
     collections::BTreeSet,

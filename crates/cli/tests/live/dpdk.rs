@@ -13,8 +13,8 @@ use crate::{
     traffic::{Sender, udp},
 };
 
-/// One recorder captures from a DPDK device and from a kernel interface. With `-Z`, all threads
-/// become the user, also DPDK's own thread.
+/// One recorder captures from a DPDK device and from a kernel interface. With `-Z`, all threads run
+/// as that user and keep no capability, also DPDK's own thread.
 #[test]
 fn a_device_stands_beside_an_interface_and_gives_up_its_privileges() {
     let _machine = shared();
@@ -45,8 +45,8 @@ fn a_device_stands_beside_an_interface_and_gives_up_its_privileges() {
     assert_eq!(record_one(&namespace, recorder).to_string(), NOBODY);
 }
 
-/// Root without `-Z` keeps CAP_DAC_OVERRIDE to write to a directory of another user. DPDK's threads
-/// write nothing and keep no capability. Only one thread of DPDK runs, with any kind of memory.
+/// Root without `-Z` keeps CAP_DAC_OVERRIDE to write to a directory of another user. DPDK runs one
+/// thread, which writes nothing and keeps no capability, with each of three memory settings.
 #[test]
 fn no_thread_of_dpdk_keeps_anything() {
     let _machine = shared();

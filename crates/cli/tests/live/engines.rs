@@ -53,9 +53,9 @@ fn libpcap_records_what_the_filter_takes() {
     assert_eq!(came, [&inside(2000), &inside(3000)]);
 }
 
-/// With `--engine af-xdp` the program refuses an interface with an address, except with
-/// `take-interface`. Then the dump contains the sent packets. No XDP program stays attached,
-/// neither after the end nor after kill -9.
+/// With `--engine af-xdp` the program refuses an interface with an address, unless
+/// `take-interface=true` is set. With this key, the dump contains the sent packets. No XDP program
+/// stays attached, neither after the end nor after kill -9.
 #[test]
 fn af_xdp_takes_the_interface_and_gives_it_back() {
     let _machine = shared();
@@ -385,8 +385,9 @@ fn tails_are_dropped_in_the_kernel() {
     assert_eq!(ledger.stored, 1001 + beginning.len() as u64);
     let payload = capture::read(dump).packets[0].data.len() - 42;
     assert_eq!(large.len(), 4096_usize.div_ceil(payload));
-    // The XDP program dropped most packets. The inserter shed the packets that the XDP program
-    // still passed: first until the order arrived to drop the flow, and later one each 100 ms.
+    // The XDP program dropped most packets of the tail. The inserter shed the packets of the tail
+    // that the XDP program still passed: all packets until the order to drop the flow arrived, and
+    // later at most one packet per 100 ms.
     let missing = dump["missing"].as_array().unwrap();
     let counts: Vec<u64> = missing
         .iter()
@@ -408,9 +409,9 @@ fn tails_are_dropped_in_the_kernel() {
     assert_eq!(missing[0]["by"], json!({ "cutoff": dropped }));
 }
 
-/// Connections with the same ports reopen in the same burst that exceeds their cutoff. The XDP
-/// program sees their second SYN before it receives the order to drop them. The packets of the new
-/// connections must still be recorded.
+/// Connections exceed their cutoff, and reopen with the same ports in the same burst. The XDP
+/// program may see the second SYN of a connection before the order to drop this connection. The
+/// packets of the new connections must still be recorded.
 #[test]
 fn connections_that_are_opened_again_are_not_dropped() {
     const FLOWS: u16 = 50;
@@ -459,8 +460,8 @@ fn connections_that_are_opened_again_are_not_dropped() {
         frames.iter().for_each(|frame| sender.send(frame));
         recorder.settle(sender.sent());
     }
-    // The inserter counts a packet before it passes the orders of that packet to the XDP program.
-    // When the next packet is counted, the orders were passed.
+    // The inserter counts a packet before it gives the XDP program the orders that follow from this
+    // packet. When the inserter counts the next packet, the XDP program has these orders.
     sender.send(&udp(9, 7, 8, &[0; 8]));
     recorder.settle(sender.sent());
     (0..FLOWS).for_each(|flow| sender.send(&tcp(flow, 16, &[2; 1000])));

@@ -1,4 +1,4 @@
-//! Flows of live traffic.
+//! Tests of flow records, cutoffs and the history goal with live traffic.
 
 use std::{
     collections::BTreeMap,
@@ -23,8 +23,8 @@ use crate::{
     traffic::{Sender, tagged, udp},
 };
 
-/// Client port, packets of both directions and bytes of both directions of each flow, by Community
-/// ID.
+/// Reads the `flow` events of addresses in 10.0.0.0/8. Returns the client port, the packets of each
+/// direction and the bytes of each direction, by Community ID.
 fn flows(text: &str) -> BTreeMap<String, [u64; 5]> {
     let lines = text.lines();
     let lines = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -210,12 +210,14 @@ fn flows_that_an_open_dump_takes_are_kept() {
     }
 }
 
-/// The load quadruples and drops again. In at least 99 % of the readings, the ring reaches back to
-/// the goal. During the overload, packets are shed. Afterwards flows keep all packets again.
+/// The load quadruples and drops again. In at least 99 % of the readings, the ring reaches back at
+/// least 3 s, the goal. During the overload, the recorder sheds packets. Afterwards flows keep all
+/// packets again.
 #[test]
 fn the_ring_reaches_back_for_the_goal() {
     const GOAL_S: u64 = 3;
-    /// Packets per second, with which about half of the ring's capacity arrives within the goal.
+    /// Packets per second. At this rate, packets of about half the ring's size arrive within
+    /// `GOAL_S`.
     const RATE: u64 = 30_000;
     let _machine = quiet();
     let Some(namespace) = Namespace::with_veth("goal") else {

@@ -148,8 +148,8 @@ fn assert_away(dump: &Value, source: &str) {
     assert!(from < to, "{missing}");
 }
 
-/// One interface is removed. The other interface is still recorded. The dump is incomplete, so the
-/// exit code is 3.
+/// One of two interfaces is removed. The other interface is still recorded. The dump is incomplete,
+/// so the exit code is 3.
 #[test]
 fn an_interface_is_removed() {
     let _machine = shared();
@@ -358,7 +358,8 @@ fn has_af_xdp(namespace: &Namespace) -> bool {
     has
 }
 
-/// The XDP program ends with the process even if it is attached to an interface that was recreated.
+/// The kernel detaches the XDP program when the recorder is killed, also from an interface that was
+/// removed and created again.
 #[test]
 fn kill_9_leaves_no_program_on_an_interface_that_came_back() {
     let _machine = shared();

@@ -23,14 +23,14 @@ const BACKGROUND: u16 = 2000;
 /// The host that sends the trigger packets, and whose packets the dumps contain.
 const HOST: u8 = 7;
 
-/// 500 kpps of 64-byte frames: no packet is lost, and dumps during the flood contain exactly their
-/// windows.
+/// 500 kpps of 64-byte frames: no packet is lost, and dumps during the flood contain exactly the
+/// packets of their windows.
 ///
-/// Three consecutive trigger packets dump one host, and SIGUSR1 dumps everything. The windows of
-/// the first and the third dump together cover the second window. So the test knows the second dump
-/// packet by packet. A busy machine may send more slowly, but all sent packets must be accounted
-/// for. If a delay of the recorder loses packets or makes them late, or the windows do not overlap,
-/// the test tries up to two more times.
+/// Each of three trigger packets dumps the packets of one host, and SIGUSR1 dumps all packets. The
+/// windows of the first and the third dump together cover the second window. So the test knows the
+/// second dump packet by packet. A busy machine may send more slowly, but all sent packets must be
+/// accounted for. If a delay of the recorder loses packets or makes them late, or the windows do
+/// not overlap, the test tries up to two more times.
 #[test]
 fn half_a_million_packets_a_second_are_all_there() {
     let _machine = quiet();
@@ -97,7 +97,7 @@ fn record_at_speed(namespace: &Namespace) -> Result<(), String> {
         }
     });
     let sent = sender.sent();
-    // The flood lasted longer than the windows.
+    // The flood lasted longer than `--future` after the last trigger, so all windows have ended.
     recorder.settle(sent);
     let outcome = recorder.stop();
     eprintln!(
@@ -207,9 +207,9 @@ fn overload_is_counted_and_told() {
     capture::read(dump);
 }
 
-/// A recorder that is stopped by SIGSTOP while a window is open reads packets of the window after
-/// its end. The dump contains these packets, or the source counts them as late. A later dump of
-/// everything shows how many packets were in the window.
+/// A recorder that is stopped by SIGSTOP while a window is open reads some packets of the window
+/// only after the window's end. The dump contains these packets, or the source counts them as late.
+/// A later dump of everything shows how many packets were in the window.
 #[test]
 fn a_dump_that_was_held_up_is_honest() {
     let _machine = quiet();
@@ -224,7 +224,8 @@ fn a_dump_that_was_held_up_is_honest() {
     sender.send(&udp(1, 1000, 60000, b"trigger!"));
     recorder.line("the trigger", |line| line.starts_with("trigger "));
     hold(&recorder);
-    // The first half of the flood (150 ms) is within the window, the second half after it.
+    // The flood takes at least 300 ms. About the first 150 ms are within the window, the rest is
+    // after the window.
     sender.flood(30_000, Some(100_000), traffic::number, |_, _| {});
     recorder.signal(Signal::CONT);
     recorder.settle(sender.sent());
@@ -259,8 +260,8 @@ fn stall(recorder: &Recorder, sender: &mut Sender) {
     // frames.
     sender.flood(1_500_000, None, traffic::number, |_, _| {});
     recorder.signal(Signal::CONT);
-    // Until the recorder has caught up, the kernel may have no room for a packet that the test
-    // needs.
+    // Waits until the recorder has caught up. Before that, the kernel may have no room for a packet
+    // that the test needs.
     recorder.settle(sender.sent());
 }
 

@@ -1,5 +1,5 @@
-//! The packets of a dump, and whether a comment marks a packet as trigger packet or as the packet
-//! of an alert.
+//! Reads the packets of a dump, and whether the comment `retroscope: trigger packet` marks a
+//! packet.
 
 use std::{fs, path::Path};
 

@@ -3,8 +3,8 @@
 //!
 //! The offered load of most experiments is a multiple of the capacity. The capacity is the rate at
 //! which the same recorder analyzes packets during a flood, with plain dropping, measured in the
-//! same run. Other tests and experiments send [`FLOOD`] packets per second. An experiment prints
-//! its results:
+//! same run. Other tests and experiments send [`FLOOD`] packets per second, or half as many. An
+//! experiment prints its results:
 //!
 //! ```text
 //! cargo test -p retroscope-cli --test live overload -- --ignored --nocapture --test-threads 1
@@ -34,11 +34,11 @@ use crate::{
     traffic::{Frames, HEADERS, Sender, udp},
 };
 
-/// Number of concurrent flows, and [`LENGTH`] is the number of packets of each flow. Flows send in
-/// turns, and start at different times.
+/// Number of concurrent flows. Flows send in turns, and start at different times.
 const SLOTS: u64 = 50;
+/// Number of packets of a whole flow.
 const LENGTH: u64 = 500;
-/// A packet rate (per second) that no recorder with [`slow_script`] can analyze.
+/// Packets per second at which a recorder with [`slow_script`] cannot analyze all packets.
 const FLOOD: u64 = 150_000;
 
 /// Bytes of an Ethernet header.
@@ -137,8 +137,8 @@ fn heads_of_flows_survive_overload() {
     assert!(with.0 * 2 >= plain.0 * 5 && with.0 > 0);
 }
 
-/// A thread that analyzes first stores all packets that its source has. In a flood the kernel loses
-/// at most 2 % of the packets, although its buffer has only 1 MiB.
+/// An inserter that also analyzes first stores all packets that its source has. So in a flood the
+/// kernel drops at most 5 % of the packets, although the kernel's buffer has only 1 MiB.
 #[test]
 fn a_thread_that_analyzes_stores_first() {
     let _machine = quiet();
@@ -160,8 +160,8 @@ fn a_thread_that_analyzes_stores_first() {
     assert!(lost.lapped > sent / 10, "no flood: {lost:?} of {sent}");
 }
 
-/// After figure 9: flows of which a module sees all of the first ten packets, with tail early drop
-/// and without it.
+/// After figure 9: the number of flows whose first ten packets a module sees, with and without tail
+/// early drop.
 #[test]
 #[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
 fn heads_by_overload() {
@@ -248,8 +248,8 @@ fn kept_with(
     (events, Losses::of(&outcome, sender.sent()))
 }
 
-/// After figure 12: all mechanisms, each mechanism turned off, and no mechanism. The events come
-/// from a module.
+/// After figure 12: all mechanisms, each mechanism turned off in turn, and no mechanism. The events
+/// come from a module.
 #[test]
 #[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
 fn one_algorithm_off_at_a_time() {
@@ -328,8 +328,8 @@ fn bursts_by_the_size_of_the_queue() {
     }
 }
 
-/// The frames of `large/mix-a.pcap` with a whole header, repeated ten times with different
-/// addresses, without VLAN tags, as in the published table.
+/// The frames of `large/mix-a.pcap` with a whole Ethernet header, ten times with different
+/// addresses, without VLAN tags. The experiment in docs/dev/shedding.md used these frames.
 fn mixes() -> Option<Frames> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let path = corpus.join("large/mix-a.pcap");
@@ -411,8 +411,8 @@ fn suricata(command: &mut Command) -> BTreeMap<String, u64> {
 }
 
 /// After figure 12 with a real analyzer: at the end, Suricata reads the packets that the ring still
-/// has. Packets arrive at four times the capacity, and four times as many bytes as the ring has
-/// room for. The run `no loss` has a ring of 1 GiB and no slow script.
+/// has. Packets arrive at four times the capacity. Their bytes are about four times the size of the
+/// ring. The run `no loss` has a ring of 1 GiB and no slow script.
 #[test]
 #[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
 fn events_of_suricata() {

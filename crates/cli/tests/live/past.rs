@@ -33,9 +33,9 @@ struct Followed {
     /// Sequence number of the next expected packet.
     next: u64,
     packets: u64,
-    /// Packets that the stream reports as missing.
+    /// Number of packets that the stream reports as missing.
     dropped: u64,
-    /// Missing packets that the stream does not report.
+    /// Number of missing packets that the stream does not report.
     untold: u64,
     last: Option<PacketId>,
 }
@@ -230,8 +230,8 @@ fn who_follows_and_is_killed_misses_only_what_it_is_told() {
     );
 }
 
-/// Twenty dumps of everything are written, and six clients query, which is the maximum for one
-/// account, while packets arrive at 150 kpps (long variant 500 kpps). No packet is lost. In the
+/// Packets arrive at 150 kpps (long variant 500 kpps). Meanwhile, the recorder writes twenty dumps
+/// of everything, and answers six clients, the maximum for one account. No packet is lost. In the
 /// long variant, 99 % of the answers begin within 50 ms.
 #[test]
 fn dumps_and_queries_lose_no_packet_and_begin_at_once() {
@@ -268,7 +268,8 @@ fn dumps_and_queries_lose_no_packet_and_begin_at_once() {
                         let mut byte = [0];
                         stream.read_exact(&mut byte).unwrap();
                         firsts.push(start.elapsed());
-                        // Read up to the last chunk, which is empty. The connection stays open.
+                        // Reads up to the last chunk, which is empty. The server keeps the
+                        // connection open.
                         let (mut rest, mut buffer) = (byte.to_vec(), vec![0; 1 << 16]);
                         loop {
                             match chunk(&rest) {
@@ -289,7 +290,7 @@ fn dumps_and_queries_lose_no_packet_and_begin_at_once() {
         let mut sender = Sender::new(&namespace, "v0");
         let (count, mut dumps) = (seconds * rate, 0);
         let took = sender.flood(count, Some(rate), traffic::number, |sent, sender| {
-            // Dumps start one after another in the first half.
+            // Dumps start one after another during the first half of the flood.
             if dumps < DUMPS && sent >= u64::from(dumps + 1) * count / u64::from(2 * DUMPS) {
                 dumps += 1;
                 sender.send(&udp(7, 1000, dumps, b"trigger!"));

@@ -1,6 +1,6 @@
-//! Every thread drops its privileges after everything is open, and recording continues without
-//! privileges. Threads that receive or analyze packets, or compile filters, keep no capability.
-//! Other threads, such as the dumper's, may keep CAP_DAC_OVERRIDE.
+//! After everything is open, every thread drops the privileges that it no longer needs, and the
+//! recording continues. Threads that receive or analyze packets, or compile filters, keep no
+//! capability. Other threads, such as the dumper's, may keep CAP_DAC_OVERRIDE.
 
 use std::{
     fs::{self, Permissions},
@@ -23,7 +23,8 @@ use crate::{
 /// User ID of nobody.
 pub(crate) const NOBODY: &str = "65534";
 
-/// A wrapper that lets every user enter the folder with the dump directory, then runs the recorder.
+/// A wrapper that lets every user write to the parent folder of the dump directory, then runs the
+/// recorder.
 pub(crate) const OPEN_FOLDER: [&str; 5] = [
     "sh",
     "-c",
@@ -37,7 +38,7 @@ pub(crate) fn of_threads(recorder: &Recorder, field: &str) -> Vec<(String, Strin
     let pid = recorder.pid().as_raw_nonzero();
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let one = |thread: std::io::Result<fs::DirEntry>| {
-        // If the file is not there, the thread has ended.
+        // If the file does not exist, the thread has ended.
         let status = fs::read_to_string(thread.unwrap().path().join("status")).ok()?;
         let value = |field| {
             let mut lines = status.lines();
@@ -79,7 +80,7 @@ pub(crate) fn threads(recorder: &Recorder) -> Vec<(String, String)> {
     }
 }
 
-/// Asserts that no thread has capabilities, or can get capabilities again.
+/// Asserts that no thread has capabilities, and that no thread can get capabilities again.
 pub(crate) fn assert_given_up(recorder: &Recorder) {
     for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
         let threads = assert_all(recorder, set, NOTHING);
@@ -88,9 +89,9 @@ pub(crate) fn assert_given_up(recorder: &Recorder) {
     assert_all(recorder, "NoNewPrivs", "1");
 }
 
-/// Asserts that a field of each thread's status has a value. Threads that see packets must have the
-/// value when the recorder reports its start. Threads that filled the ring may still be ending, so
-/// this function waits for their end. Returns the number of threads.
+/// Asserts that a field of each thread's status has the value `value`. Threads that fill the ring
+/// at the start may still be ending, so this function waits for their end. All other threads must
+/// have the value at once. Returns the number of threads.
 pub(crate) fn assert_all(recorder: &Recorder, field: &str, value: &str) -> usize {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -189,9 +190,9 @@ fn root_becomes_a_user() {
 
 /// A copy of the program that every user may run, wherever the checkout is.
 ///
-/// `cp` makes the copy. If this process wrote it, a process that another test starts meanwhile
-/// would inherit the descriptor. Nobody could then run the copy (ETXTBSY) until that process
-/// executes its own program.
+/// `cp` makes the copy. If the test process wrote the copy, a process that another test starts
+/// meanwhile would inherit the open descriptor. Running the copy would then fail (ETXTBSY) until
+/// that process executes its own program.
 pub(crate) fn copy_for_anyone() -> (TempDir, PathBuf) {
     let folder = TempDir::new().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();

@@ -48,7 +48,7 @@ pub(crate) fn words(line: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The lines that arrived on stderr, and a condition variable for waiting threads.
+/// The lines that stderr has delivered, and a condition variable for threads that wait for a line.
 #[derive(Debug, Default)]
 struct Words {
     heard: Mutex<Heard>,
@@ -143,7 +143,8 @@ impl Recorder {
         }
     }
 
-    /// Waits for a line on stderr. Returns the time of its arrival, and the line.
+    /// Waits until stderr has a matching line. Returns the first matching line, with the time of
+    /// its arrival.
     pub(crate) fn line(&self, what: &str, is_it: impl Fn(&str) -> bool) -> (Instant, String) {
         self.lines(1, what, is_it).remove(0)
     }

@@ -1,5 +1,5 @@
-//! Sources that cannot be recorded are refused by one message that says what to do. Also tests who
-//! owns the created files.
+//! Interfaces that cannot be recorded or sent on are refused by one line on stderr. A further test
+//! checks who owns the created files.
 
 use std::{fs, os::unix::fs::MetadataExt, process::Command};
 

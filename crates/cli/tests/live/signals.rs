@@ -77,8 +77,8 @@ fn other_signals_end_it_too() {
 /// otherwise inherit that SIGHUP is ignored.
 const HANGUP_BY_DEFAULT: [&str; 2] = ["env", "--default-signal=HUP"];
 
-/// SIGHUP asks a recorder without a terminal to reload its configuration. Without `--config` the
-/// recorder reports that, and continues.
+/// SIGHUP asks a recorder without a terminal to reload its configuration. A recorder without
+/// `--config` reports that there is no file to reload, and continues.
 #[test]
 fn a_hangup_does_not_end_a_service() {
     let _machine = shared();
@@ -97,7 +97,8 @@ fn a_hangup_does_not_end_a_service() {
     recorder.stop().expect_code(0);
 }
 
-/// SIGHUP ends a recording whose stdin is a terminal, unless it was started with SIGHUP ignored.
+/// SIGHUP ends a recording whose stdin is a terminal, unless the recorder was started with SIGHUP
+/// ignored.
 #[test]
 fn a_hangup_ends_a_recording_at_a_terminal() {
     let _machine = shared();

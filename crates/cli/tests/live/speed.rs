@@ -1,4 +1,4 @@
-//! The fastest link that is recorded without loss: a measurement for a release build.
+//! Measures up to which packet rate the recorder loses no packet. Needs a release build.
 //!
 //! `cargo test --release -p retroscope-cli --test live speed -- --ignored --nocapture`
 

@@ -200,8 +200,8 @@ fn sent_as<'f>(sent: &'f [Vec<u8>], packet: &[u8]) -> &'f Vec<u8> {
     sent.iter().find(is_it).expect("it was sent")
 }
 
-/// Dumps contain the packet of each of Suricata's alerts byte for byte and marked. Each such dump
-/// contains the earlier packets of the alert's flow, and no other flow.
+/// For each of Suricata's alerts, one dump contains the alert's packet, byte for byte and marked.
+/// This dump contains all packets of the alert's flow, and of no other flow.
 #[test]
 fn the_frame_of_each_alert_is_dumped_and_marked() {
     let _machine = shared();

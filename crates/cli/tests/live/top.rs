@@ -15,9 +15,9 @@ use crate::{
     traffic::{Sender, udp},
 };
 
-/// `flows --top` shows rows of known traffic, sorts them by packets after the key `p`, and follows
-/// a changed terminal size. While it is stopped by SIGTSTP and after its end, the terminal has its
-/// old modes.
+/// `flows --top` shows rows of the flows that the test sends, sorts the rows by packets after the
+/// key `p`, and follows a changed terminal size. While `flows` is stopped by SIGTSTP and after its
+/// end, the terminal has its old modes.
 #[test]
 fn a_table_on_a_terminal() {
     let _machine = shared();

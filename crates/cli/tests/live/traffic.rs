@@ -19,8 +19,8 @@ pub(crate) const SMALL: usize = 60;
 /// Maximum number of frames of one burst.
 const BURST: usize = 64;
 
-/// An untagged UDP frame from `10.0.0.host:from_port` to `10.1.0.1:to_port`, padded to 60 bytes. No
-/// host has the address 10.1.0.1, so no host answers.
+/// An untagged UDP frame from `10.0.0.host:from_port` to `10.1.0.1:to_port`, padded to at least 60
+/// bytes. No host has the address 10.1.0.1, so no host answers.
 pub(crate) fn udp(host: u8, from_port: u16, to_port: u16, payload: &[u8]) -> Vec<u8> {
     let udp_len = u16::try_from(8 + payload.len()).unwrap();
     let mut ip = vec![0x45, 0];
@@ -105,8 +105,9 @@ impl Sender {
     }
 
     /// Sends `count` small frames at `rate` a second (`None`: as fast as possible). `fill` gets a
-    /// frame's number and a buffer with an earlier frame, and overwrites what differs. After each
-    /// burst, `on_progress` gets the number of frames sent by this call. Returns the duration.
+    /// frame's number and a buffer with an earlier frame or a blank frame, and overwrites the bytes
+    /// that differ. After each burst, `on_progress` gets the number of small frames that this call
+    /// has sent. Returns the duration.
     pub(crate) fn flood(
         &mut self,
         count: u64,

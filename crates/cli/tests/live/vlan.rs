@@ -12,7 +12,8 @@ use crate::{
 const DOT1Q: u16 = 0x8100;
 const DOT1AD: u16 = 0x88a8;
 
-/// A VLAN tag triggers. The dump must contain all frames byte for byte, with their tags.
+/// A trigger filter matches a VLAN tag. The dump must contain all frames byte for byte, with their
+/// tags.
 #[test]
 fn tags_round_trip() {
     let _machine = shared();
@@ -83,8 +84,8 @@ fn a_flow_is_the_same_under_tags() {
     assert_eq!(came, flow.iter().collect::<Vec<_>>());
 }
 
-/// If a trigger never matched because all its packets were tagged, the recorder advises a filter
-/// with `vlan`.
+/// If a trigger never matches, but would match tagged packets with `vlan and` in front, the
+/// recorder advises this filter.
 #[test]
 fn a_trigger_that_misses_tagged_packets_is_told() {
     let _machine = shared();

@@ -24,7 +24,7 @@ const SLACK: Duration = Duration::from_millis(100);
 /// A single packet on an idle link triggers. Its dump is complete on disk at most 100 ms after the
 /// end of `--future`, although no packet follows. Other load on the machine sometimes delays the
 /// dump, so the best of five tries counts. The long variant needs an idle machine and disk, and
-/// counts the median of 20 tries.
+/// checks the median of 20 tries.
 #[test]
 fn a_lone_packet_is_dumped_on_time() {
     let _machine = quiet();
