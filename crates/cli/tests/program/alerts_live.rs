@@ -61,7 +61,7 @@ fn alert(number: u64, us: i64, packet: &retroscope_packet::Parsed) -> String {
 
 /// Alerts arrive through a stream socket, a datagram socket and a followed file that is then
 /// rotated. Each alert must get a dump, and the sidecar reports that the alert's packet was found,
-/// although it was recorded before the alert.
+/// although the packet was recorded before the alert.
 #[test]
 fn alerts_come_by_sockets_and_from_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -78,7 +78,7 @@ fn alerts_come_by_sockets_and_from_files() {
         .for_each(|from| arguments.extend(["--alerts", from]));
     let mut recording = Recording::start_in(folder, &arguments);
     let lines = recording.lines();
-    // A manual dump provides a packet of the traffic, which all alerts are about.
+    // A manual dump provides a packet of the traffic. All alerts are about this packet.
     recording.told(&["trigger", "udp", "--past", "1s", "--future", "0s"]);
     let (path, _) = sidecars(&recording, 1).remove(0);
     let (us, packet) = first_packet(&path.with_extension("pcapng"));

@@ -58,7 +58,8 @@ fn a_file_is_checked_and_nothing_is_started() {
         code == 2 && said.contains("c.toml:4:10: rule 'a': syntax error"),
         "{said}"
     );
-    // A start without `--check-config` reports the same error, and opens nothing before.
+    // A start without `--check-config` reports the same error, before it opens the interface, which
+    // does not exist.
     let output = record(&["--config", "c.toml"], folder.path());
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("c.toml:4:10: "), "{output:?}");
@@ -184,7 +185,7 @@ fn a_hangup_reloads_the_rules_while_traffic_runs() {
     );
     following.wait_for_hits("other", 0);
     assert_eq!(following.recording.status()["dumps_open"], 2);
-    // A second reload, by a command, changes nothing.
+    // A second reload of the same file, by a command, changes nothing.
     let again = following.recording.asked(&["reload"]);
     assert_eq!(again["changed"], false);
     assert!(
@@ -264,7 +265,8 @@ fn a_reload_is_all_or_nothing() {
         let hits = following.hits("all");
         following.wait_for_hits("all", hits);
     }
-    // The command line sets `hold-off` and `ring`, so these keys in the file have no effect.
+    // The command line sets hold-off and ring size, so the keys `hold-off` and `ring` in the file
+    // have no effect.
     following.write(&format!("hold-off = '9s'\nring = '32MiB'\n{text}"));
     assert_eq!(following.recording.asked(&["reload"])["changed"], false);
     fs::remove_file(following.recording.folder.path().join("c.toml")).unwrap();
@@ -405,8 +407,8 @@ fn a_file_that_the_user_may_not_read_is_told() {
     following.end();
 }
 
-/// Rules of a file are tested on a capture. One rule has the window of the file. The other rules
-/// have their own window, directory or limits.
+/// Rules of a configuration file are tested on a capture. One rule has the file's default window.
+/// The other rules have their own window, directory or limits.
 #[test]
 fn rules_of_a_file_are_tried_on_a_capture() {
     let folder = tempfile::tempdir().unwrap();

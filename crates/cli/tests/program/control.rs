@@ -306,8 +306,8 @@ fn a_client_that_does_not_listen_ends_the_recording_too() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// A pin covers the whole full ring. In mode `record` the pin is revoked, and no packet is lost. In
-/// mode `protect` the pin stays, and new packets are lost.
+/// A pin keeps all packets until the ring is full. In mode `record`, the recorder then revokes the
+/// pin, and loses no packet. In mode `protect`, the pin stays, and the recorder loses new packets.
 #[test]
 fn a_full_ring_keeps_what_it_was_told_to() {
     let arguments = [
@@ -340,7 +340,8 @@ fn a_full_ring_keeps_what_it_was_told_to() {
                 text.is_some_and(|text| text.contains("pin 'all' was revoked"))
             });
         } else {
-            // The pin prevented all overwriting. In mode `record`, packets are overwritten again.
+            // The pin prevented all overwriting. After a change to mode `record`, the recorder
+            // overwrites packets.
             assert_eq!(status["ring"]["evicted"], 0);
             recording.told(&["when-full", "record"]);
             let stored = || recording.status()["ring"]["evicted"].as_u64() > Some(0);
@@ -353,7 +354,8 @@ fn a_full_ring_keeps_what_it_was_told_to() {
     }
 }
 
-/// A recording from files can be queried and stopped. Changes of rules, pins or modes are refused.
+/// A client can read the status and the rules of a recording from files, and stop the recording.
+/// Changes of rules, pins or modes are refused.
 #[test]
 fn from_files_nothing_is_changed() {
     let folder = tempfile::tempdir().unwrap();
@@ -376,8 +378,8 @@ fn from_files_nothing_is_changed() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // Stdin is a file that is still being written. The recorder reads it in pieces, so it starts
-    // only after several packets.
+    // Stdin is a capture file that is still being written. The recorder reads stdin in pieces, so
+    // the recording starts only after several packets.
     let header = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1_u32];
     let header: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
     let mut stdin = child.stdin.take().unwrap();
@@ -415,7 +417,8 @@ fn from_files_nothing_is_changed() {
     drop(stdin);
 }
 
-/// `record 2>&1 | head` closes the pipe at stderr. The recording must continue without error.
+/// The reader of the recorder's stderr closes the pipe, as in `record 2>&1 | head`. The recording
+/// must continue without error.
 #[test]
 fn a_recording_goes_on_without_the_reader_of_its_messages() {
     let mut recording = Recording::start(&[]);

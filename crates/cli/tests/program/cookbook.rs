@@ -1,7 +1,7 @@
-//! Each recipe of docs/cookbook.md, run on generated traffic.
+//! Runs each recipe of docs/cookbook.md on packets that the test makes.
 //!
-//! One capture contains the traffic of all recipes, 2 s apart. A recipe must trigger on its own
-//! packet and on no packet of another recipe.
+//! One capture contains the traffic of all recipes. The traffic of each recipe begins 2 s after the
+//! previous one. A recipe must trigger on its own packet and on no packet of another recipe.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! Packet details by Wireshark in its sandbox, and streams, from a recorder that reads packets from
-//! stdin.
+//! Tests of packet details, which Wireshark's dissectors make in a sandbox, and of streams. The
+//! recorder reads its packets from stdin.
 
 use std::{
     io::{Read, Write},

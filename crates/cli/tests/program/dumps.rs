@@ -69,7 +69,7 @@ fn dumps_are_got_held_and_deleted() {
         "a refusal touches no file"
     );
 
-    // An open dump is copied while it grows, until the recording ends.
+    // `dumps get` copies an open dump while the dump grows, until the recording ends.
     recording.told(&["trigger", "--future", "1h"]);
     let child = Command::new(PROGRAM)
         .args(["dumps", "get", "2", "-w", path, "--socket"])

@@ -1,5 +1,5 @@
-//! A recorder as an interface of Wireshark: the calls that extcap(4) describes, and captures by
-//! tshark and dumpcap.
+//! Tests of a recorder as an interface of Wireshark: the calls that extcap(4) describes, and
+//! captures by tshark.
 
 use std::{
     fs::{self, File},
@@ -27,7 +27,7 @@ fn retroscope(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).output().unwrap()
 }
 
-/// Runs the program as Wireshark does to ask about the interface `retroscope`.
+/// Runs the program with the arguments of a query by Wireshark about the interface `retroscope`.
 fn asked(arguments: &[&str]) -> Output {
     retroscope(&[arguments, &["--extcap-interface", "retroscope"]].concat())
 }
@@ -116,8 +116,8 @@ fn wireshark_is_told_what_it_asks() {
     }
 }
 
-/// A capture ends after a signal, after the end of the pipe's reader, and, without following, after
-/// the last recorded packet. Each end takes less than [`SOON`].
+/// A capture ends after a signal, after the reader closes the pipe, and, with `--follow false`,
+/// after the last recorded packet. Each end takes less than [`SOON`].
 #[test]
 fn a_capture_ends_at_once_and_says_nothing() {
     let recording = Recording::start(&["--trigger", "tcp port 9"]);
@@ -180,8 +180,9 @@ fn a_capture_ends_at_once_and_says_nothing() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// Wireshark ended before the program could read its parent's process ID, so the parent is another
-/// process, which continues. The capture must end when the read end of its stderr is closed.
+/// Wireshark ends before the program reads the process ID of its parent. So the parent is another
+/// process, which continues. The capture must end when the read end of the program's stderr is
+/// closed.
 #[test]
 fn a_capture_ends_with_a_wireshark_that_was_gone_before_it_began() {
     let recording = Recording::start(&["--trigger", "tcp port 9"]);
@@ -393,7 +394,8 @@ fn it_is_installed_and_removed() {
     user.retroscope(1, &["extcap", "--install"]);
     assert_eq!(fs::read_link(link).unwrap(), Path::new("/bin/true"));
 
-    // The installation into a folder that Wireshark does not search fails, and can be removed.
+    // An installation into a folder that Wireshark does not search fails, but leaves the link in
+    // the folder. `--uninstall` removes this link.
     let other = home.join("other");
     let told = user.retroscope(
         1,

@@ -97,8 +97,8 @@ fn what_stands_before_damage_counts() {
     assert!(is_told(&err), "{err}");
     assert_eq!(fs::read(&copy).unwrap(), bytes[..offset]);
 
-    // A file with a truncated header counts 0 packets. An invalid expression takes precedence over
-    // a damaged file.
+    // For a file with a truncated header, `--count` prints 0. If the expression is invalid and the
+    // file is damaged, the exit code reports the expression.
     let head = write(&directory, "head.pcap", &bytes[..20]);
     let (code, out, _) = run_on(&head, &["--count"]);
     assert_eq!((code, out.as_str()), (Some(1), "0\n"));
