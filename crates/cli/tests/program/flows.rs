@@ -59,7 +59,8 @@ fn of_type<'l>(lines: &'l [Value], event_type: &str) -> Vec<&'l Value> {
         .collect()
 }
 
-/// Each packet counts in exactly one flow line. The lines are the same for any number of analyzers.
+/// Each packet counts in exactly one flow line. The lines are the same for all tested values of
+/// `analyzers`.
 #[test]
 fn a_file_has_the_same_lines_in_every_run() {
     let directory = capture();
@@ -86,7 +87,8 @@ fn a_file_has_the_same_lines_in_every_run() {
 }
 
 /// Each conversation of a generated capture has one line. The line has the packets and bytes of
-/// both directions, the endpoints in the order of its first packet, and the time of that packet.
+/// both directions, and the time of the conversation's earliest packet. The endpoints are in the
+/// order of that packet.
 #[test]
 fn lines_count_the_packets_of_a_made_capture() {
     let directory = TempDir::new().unwrap();

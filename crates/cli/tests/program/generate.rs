@@ -198,7 +198,7 @@ fn mistakes_are_named_in_one_line() {
         ("-w a.pcap", 2, "--duration"),
         ("-i lo -w a.pcap", 2, "--duration"),
         ("-w - -c 1 --json", 2, "--json and -w -"),
-        // A number out of range. The tests of the crate `generate` cover the other ranges.
+        // A number out of range. Tests of the crate `generate` have further numbers out of range.
         ("-w a.pcap -c 5 --flows 0", 2, "flows=0"),
         ("-w no/such/a.pcap -c 5", 1, "no/such/a.pcap: "),
         ("-w /dev/full -c 5", 1, "/dev/full: "),
@@ -293,7 +293,8 @@ fn live_it_sends_what_it_says_and_writes_what_it_sent() {
 #[test]
 fn an_interrupt_ends_it_with_a_summary() {
     let directory = TempDir::new().unwrap();
-    // The script sends the interrupt after the file has grown, so packets are already being sent.
+    // The script sends the interrupt after the file has at least 1000 bytes, so `generate` is
+    // already sending packets.
     let script = "$PROGRAM generate -i v0 --rate 100kpps --duration 1h -w sent.pcap --json > json &
         process=$!
         trap 'kill -KILL $process 2>/dev/null || :' EXIT
@@ -313,9 +314,9 @@ fn an_interrupt_ends_it_with_a_summary() {
 #[test]
 fn a_real_network_asks_for_yes() {
     let directory = TempDir::new().unwrap();
-    // If the tests run in the host's network namespace, the program refuses to send without
-    // `--yes`. In a created namespace the program continues, and reports that no interface has this
-    // name.
+    // Without `--yes`, the program refuses to send in the network namespace of the host. If the
+    // tests run in another network namespace, the program continues, and reports that no interface
+    // has this name.
     let output = generate(directory.path(), "-i no-such-if -c 1");
     let words = String::from_utf8(output.stderr).unwrap();
     match output.status.code() {

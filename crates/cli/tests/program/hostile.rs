@@ -13,20 +13,22 @@ use serde_json::Value;
 
 use crate::{recording::Recording, remote::token};
 
-/// Number of connections that send half of a request head.
+/// Number of connections that send an unfinished request head. The test opens fewer connections if
+/// the limit on open files is too low.
 const IDLE: usize = 10_000;
-/// Size of a half head, close to the maximum size of a head.
+/// Size of an unfinished head, close to 32 KiB, the maximum size of a head.
 const HEAD_BYTES: usize = 31 << 10;
 /// Number of large request bodies. Half are chunked, half declare their length.
 const BODIES: usize = 8;
-/// Size of a body. The client stops earlier if the recorder closes the connection.
+/// Size of a body. The client stops earlier if a write fails because the recorder has closed the
+/// connection.
 const BODY_BYTES: usize = 100_000_000;
 /// Limit on the growth of memory by all clients: 12 queries of 8 MiB and 256 connections of 100
 /// KiB, plus a quarter. By docs/api.md ("What clients cost") a query of one queue takes less, 2
 /// MiB.
 const GROWTH_KIB_MAX: u64 = 150 << 10;
 
-/// Peak memory of the process in KiB: `VmHWM` of proc_pid_status(5).
+/// Peak memory of the recorder's process in KiB: `VmHWM` of proc_pid_status(5).
 fn peak_kib(recording: &Recording) -> u64 {
     let told = fs::read_to_string(format!("/proc/{}/status", recording.child.id())).unwrap();
     let line = told.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -43,8 +45,8 @@ fn source(recording: &Recording) -> Value {
     status["sources"][0].clone()
 }
 
-/// Thousands of connections, bodies of 100 MB and readers that never read: memory stays bounded,
-/// and no packet is lost.
+/// The clients open thousands of connections, send bodies of 100 MB, and read only the first 12
+/// bytes of large answers. The recorder's memory stays bounded, and no packet is lost.
 #[test]
 fn hostile_clients_cost_little_memory() {
     let limit = getrlimit(Resource::Nofile);
@@ -114,7 +116,7 @@ fn hostile_clients_cost_little_memory() {
     let idle: Vec<TcpStream> = (0..idle)
         .map(|_| {
             let mut stream = TcpStream::connect(address).unwrap();
-            // The recorder may close this connection while the test opens further connections.
+            // The write may fail, because the recorder may have closed this connection.
             let _ = stream.write_all(half.as_bytes());
             stream
         })

@@ -58,9 +58,11 @@ fn record(capture: &str, arguments: &[&str]) -> (i32, String, Value) {
     record_into(output.path(), capture, arguments)
 }
 
-/// Like [`record`], but writes dumps to this empty directory. A script's call may take half a
-/// second of real time, which includes time without a CPU. If a script that cannot hang exceeds
-/// that limit, the function repeats the run, up to twice.
+/// Like [`record`], but writes dumps to this empty directory.
+///
+/// One call of a script may take half a second of real time, which includes time without a CPU. If
+/// a script other than `hangs.lua` and `greedy.lua` is stopped at a limit, this function repeats
+/// the run, up to twice.
 fn record_into(directory: &Path, capture: &str, arguments: &[&str]) -> (i32, String, Value) {
     let is_held_up = |line: &str| {
         line.contains(": stopped, ")
@@ -173,7 +175,7 @@ fn scripts_do_what_filters_do() {
     ] {
         assert!(dumps(&capture, &arguments) == expected, "{arguments:?}");
     }
-    // A trigger's own dump expression replaces the result of the dump script.
+    // For a trigger with its own dump expression, the recorder does not use the dump script.
     let nothing = script(&directory, "nothing.lua", "return function(trigger) end");
     let arguments = ["--trigger-lua", &by_port, "--dump-lua", &nothing];
     assert!(dumps(&capture, &arguments).is_empty());

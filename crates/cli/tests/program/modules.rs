@@ -63,7 +63,7 @@ fn examples() -> PathBuf {
         .collect()
 }
 
-/// Path of a real capture. `None`, with a message, if the captures are missing.
+/// Path of a real capture. `None`, with a message, if the file is missing.
 fn real(name: &str) -> Option<PathBuf> {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../../shared/traces", name]
         .iter()
@@ -153,7 +153,8 @@ fn sip_rtp_dumps_the_media_that_sdp_names() {
     }
 }
 
-/// Text that is no valid address never becomes part of a filter, and later streams are still found.
+/// Text that is no valid address never becomes part of a filter. The module still requests the
+/// dumps of all streams.
 #[test]
 fn sip_rtp_takes_addresses_only() {
     let Some(capture) = real("apps/nd-sip.pcap") else {
@@ -172,8 +173,8 @@ fn sip_rtp_takes_addresses_only() {
         let changed = directory.path().join("changed.pcap");
         fs::write(&changed, bytes).unwrap();
         let run = record(&changed, &examples().join("sip-rtp.lua"), &[]);
-        // The capture also has retransmissions of the changed packet. The test does not change
-        // these, so the module must still request all three dumps.
+        // The capture also has retransmissions of the packet that the test changes. The
+        // retransmissions stay unchanged, so the module must still request all three dumps.
         assert_eq!((run.code, run.dumps.len()), (0, 3), "{wrong}: {run:?}");
         assert_eq!(run.json["unfilled"], 0, "{wrong}: {}", run.json);
     }
@@ -208,9 +209,9 @@ fn ttl_finds_packets_that_came_another_way() {
     );
 }
 
-/// The module must report no migration in real QUIC traffic. Then the test changes the client's
-/// port in the second half of its packets, as if a NAT rebinds the client. The module must dump
-/// that connection.
+/// In real QUIC traffic the module must request no dump. Then the test changes the client's port in
+/// the second half of the packets of one connection ID, as if a NAT rebinds the client. The module
+/// must dump that connection.
 #[test]
 fn quic_migration_finds_a_client_that_moves() {
     let Some(capture) = real("apps/zk-zerortt.pcap") else {
@@ -221,7 +222,7 @@ fn quic_migration_finds_a_client_that_moves() {
     assert_eq!((run.code, run.dumps.len()), (0, 0), "{run:?}");
     assert_eq!(run.json["modules"][0]["started"], 20);
     let mut bytes = fs::read(&capture).unwrap();
-    // Positions in the file of the packets to port 443, by QUIC connection ID.
+    // Positions in the file of the packets to port 443, by QUIC destination connection ID.
     let mut of_connection: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
     let mut reader = CaptureReader::open(&capture).unwrap();
     let mut places = Vec::new();
@@ -292,7 +293,7 @@ fn live_statistician_tells_flows_by_interval() {
     );
 }
 
-/// Received, stored and shed packets of a source.
+/// Received, stored and shed packets of the first source.
 fn intake(run: &Run) -> [u64; 3] {
     let source = &run.json["sources"][0];
     let counts = [
@@ -305,8 +306,9 @@ fn intake(run: &Run) -> [u64; 3] {
     counts
 }
 
-/// Each flow keeps its packets up to the packet that shunts the flow, for any number of analyzers.
-/// A flow that triggers is exempt.
+/// The recorder stores each flow up to and including the packet at which the module shunts the
+/// flow. The result is the same for all tested values of `analyzers`. A flow that triggers is
+/// exempt.
 #[test]
 fn shunted_flows_end_with_the_packet_that_shunts_them() {
     let module = "
@@ -344,8 +346,8 @@ fn shunted_flows_end_with_the_packet_that_shunts_them() {
     }
 }
 
-/// The module sheds TLS data, but keeps readable handshakes, packets that open or close
-/// connections, and all packets of other protocols.
+/// The module sheds packets of a TLS connection only after both sides have sent a handshake and
+/// data. The recorder keeps packets with SYN, FIN or RST, and all packets of other protocols.
 #[test]
 fn shunt_tls_keeps_handshakes() {
     let Some(capture) = real("large/mix-a.pcap") else {
@@ -419,8 +421,8 @@ fn ndpi_names_protocols() {
     );
 }
 
-/// Each wrong module gives exit code 2, a message with the wrong line if a line is wrong, and no
-/// recording.
+/// Each wrong module gives exit code 2 and no summary. If a line of the module is wrong, the
+/// message names this line.
 #[test]
 fn wrong_modules_are_refused_with_their_line() {
     let head = "local m = {}\nfunction m.handlePacket() end\n";
@@ -475,14 +477,14 @@ fn a_module_that_fails_is_told_and_the_recording_goes_on() {
         assert_eq!(number("packets") + number("lost"), 1000, "{module}");
         assert_eq!(number("lost") > 0, faults > 0);
         assert_eq!(run.words.contains("own.lua:4: at 500"), faults > 0);
-        // Although the module failed, rules and dumps still work.
+        // Rules and dumps work whether or not the module failed.
         assert!(!run.dumps.is_empty());
         assert_eq!(run.json["analyzers"]["analyzed"], 1000);
     }
 }
 
 /// Ten flows request a dump each. With `maxDumperRules = 2` only two dumps may be open, so eight
-/// requests are suppressed.
+/// requests are suppressed. With `maxDumperRules = 20` all ten dumps start.
 #[test]
 fn dumps_are_limited_by_the_module() {
     let text = "return {

@@ -1,5 +1,5 @@
 //! The Markdown pages in the root of the repository and in docs/. Every relative link leads to an
-//! existing file and heading, and the book's table of contents lists every page.
+//! existing file and heading. The book's table of contents lists every page in docs/ once.
 
 use std::{
     collections::BTreeSet,
@@ -38,7 +38,7 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The targets of `[text](target)`.
+/// The targets of `[text](target)` outside of code blocks.
 fn links(text: &str) -> Vec<&str> {
     let lines = prose(text).flat_map(|line| line.split("](").skip(1));
     lines

@@ -87,7 +87,7 @@ fn a_query_may_want_less_than_all() {
         assert_eq!(packet.data.len(), 20);
     }
 
-    // A resumed query continues after the last packet.
+    // A resumed query continues after the last packet of the first query.
     let ids = first["after"].as_array().unwrap();
     let after: Vec<&str> = ids.iter().map(|id| id.as_str().unwrap()).collect();
     let mut arguments = vec!["-c", "100"];
@@ -153,8 +153,8 @@ fn a_follow_goes_on_until_it_is_interrupted() {
     };
     assert!(whole(output, &file, "cancelled") > 0);
 
-    // One query is interrupted as soon as its file has bytes. Another query goes on until the
-    // recording ends.
+    // The test interrupts one query as soon as the query's file has bytes. A further query goes on
+    // until the recording ends.
     let folder = tempfile::tempdir().unwrap();
     let begun = |name: &str| {
         let file = folder.path().join(name);

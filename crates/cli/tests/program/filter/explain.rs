@@ -30,7 +30,7 @@ fn it_says_what_is_looked_up_and_what_is_compiled() {
     let links = "\nlink type EN10MB\n  libpcap: ";
     assert!(looked_up.contains(links), "{looked_up}");
     let together = explained(&["ip[8] < 5"]);
-    // An expression whose program is too long to share a function with other rules.
+    // The program of this expression is too long to share a function with programs of other rules.
     let bytes: Vec<String> = (0..200)
         .map(|n| format!("ip[8] = {n} or ip[9] = {n}"))
         .collect();
@@ -87,7 +87,8 @@ fn every_link_type_of_a_file_is_explained_and_others_are_named() {
     assert_eq!((code, text.as_str()), (Some(2), ""), "{err}");
 }
 
-/// The first column of the table that `filter-bench` prints.
+/// The first column of the table that `filter-bench` prints: how each measurement evaluates the
+/// expression.
 fn ways(text: &str) -> Vec<&str> {
     let lines = text.lines().skip(3);
     lines

@@ -1,4 +1,4 @@
-//! The output of `filter`: one line for each packet, counts, and BPF programs.
+//! The output of `filter`: one line for each packet, counts, captures on stdout, and BPF programs.
 
 use std::{
     fs::{self, File},

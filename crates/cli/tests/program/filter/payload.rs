@@ -3,8 +3,8 @@
 use super::support::run_on;
 use crate::support::shared;
 
-/// Capture, expression, and expected number of matching packets. The comment after a number is the
-/// display filter that matches as many packets in tshark, without reassembly.
+/// Capture, expression, and expected number of matching packets. The comment after a number is a
+/// display filter that matches as many packets of the capture in tshark, without reassembly.
 const COUNTS: [(&str, &str, usize); 11] = [
     (
         "apps/nd-sip.pcap",

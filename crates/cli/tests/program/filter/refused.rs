@@ -1,4 +1,5 @@
-//! Bad expressions: exit code 2, the place marked, nothing on stdout, and quickly.
+//! `filter` refuses bad expressions quickly, with exit code 2 and nothing on stdout. For an error
+//! at one place of the expression, the message marks this place.
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, process::Command};
 
@@ -20,7 +21,8 @@ fn the_place_is_marked() {
             "                 ^^^^^^^^^^^^^^^^^",
         ),
         ("payload matches /a(b/ and tcp", "                  ^"),
-        // A string must have quotes. Here a shell has removed the double quotes.
+        // A string must have double quotes. The program gets this argument if a shell removes the
+        // quotes.
         ("payload contains EXAMPLE", "                 ^"),
         (r#"payload has "abc""#, "        ^^^"),
         (r#"payload contains "a" tcp"#, "                     ^^^"),

@@ -99,7 +99,7 @@ pub(crate) fn small_pcap() -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-/// One section of a pcapng file with the given interfaces and one packet of each.
+/// One section of a pcapng file with the given interfaces, and one packet from each interface.
 pub(crate) fn section(interfaces: &[(&str, LinkType)]) -> Vec<u8> {
     let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
     for (name, link_type) in interfaces {
@@ -121,7 +121,7 @@ pub(crate) fn section(interfaces: &[(&str, LinkType)]) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// A link type that libpcap cannot filter: Multi-link Frame Relay.
+/// Multi-link Frame Relay. libpcap refuses protocol tests such as `tcp` for this link type.
 pub(crate) const MFR: LinkType = LinkType(182);
 
 pub(crate) fn write(directory: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {

@@ -45,7 +45,8 @@ fn interfaces(count: u32, packets: bool) -> Vec<u8> {
     gzip.finish().unwrap()
 }
 
-/// A process that is killed with its test. Its output goes into files, which never block.
+/// A process that is killed when this value is dropped. The output of the process goes into files,
+/// which never block.
 pub(crate) struct Running {
     child: Child,
     stdout: NamedTempFile,
@@ -82,7 +83,8 @@ fn start(out: &Path, args: &[&str]) -> Running {
     )
 }
 
-/// Peak memory of a process until its end in KiB (`VmHWM` of proc_pid_status(5)), and its output.
+/// Waits for the end of a process. Returns its peak memory in KiB (`VmHWM` of proc_pid_status(5),
+/// read every 5 ms), and its output.
 pub(crate) fn peak_kib(mut running: Running) -> (u64, Output) {
     let child = &mut running.child;
     let path = format!("/proc/{}/status", child.id());
@@ -121,7 +123,7 @@ fn assert_bounded(running: Running, what: &str) {
 }
 
 /// A compressed file of a few MB has 260 MB of interface names. Three copies would take 780 MB. The
-/// program must use at most [`EXTRA_KIB`] in addition to its ring.
+/// program must use less than [`EXTRA_KIB`] in addition to its ring.
 #[test]
 fn names_of_interfaces_take_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -160,8 +162,8 @@ fn wait_until_it_records(running: &mut Running) {
     }
 }
 
-/// A stream and a file contain only blocks that are no packets, and do not end soon. SIGINT ends
-/// the recording within 5 s.
+/// A stream and a file contain only blocks that are no packets, and are too long to end during the
+/// test. SIGINT ends the recording within 5 s.
 #[test]
 fn a_flood_of_what_is_no_packet_can_be_stopped() {
     let dir = tempfile::tempdir().unwrap();
@@ -179,7 +181,7 @@ fn a_flood_of_what_is_no_packet_can_be_stopped() {
     let server = std::thread::spawn(move || {
         let mut socket = listener.accept().unwrap().0;
         let _ = socket.write_all(&head);
-        // Ends when the recorder closes the connection.
+        // The loop ends when the recorder closes the connection.
         while socket.write_all(&bomb).is_ok() {}
     });
     for args in [["-r", path.to_str().unwrap()], ["-i", &name]] {

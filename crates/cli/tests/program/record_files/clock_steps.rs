@@ -42,7 +42,8 @@ fn capture(path: &Path, stamps: &[i64], triggers: &[usize], bytes: usize) {
     writer.finish().unwrap();
 }
 
-/// Records a capture with a trigger on port 9 and a window of a second before and after it.
+/// Records a capture with a trigger on port 9 and a window of a second before and a second after
+/// each trigger packet.
 fn dumps(capture: &Path, out: &Path, more: &[&str]) -> (Value, String) {
     let mut args = vec!["-r", capture.to_str().unwrap(), "-w", out.to_str().unwrap()];
     args.extend(["--trigger", "udp dst port 9", "--dump", "", "--past", "1s"]);
@@ -63,8 +64,8 @@ fn packets(dump: &Value) -> Vec<(u32, i64)> {
     packets
 }
 
-/// The clock steps in the middle of a capture that is several times as large as the ring. Every
-/// dump before, after and across the step is complete, with packets in the order and with the
+/// The clock steps in the middle of a capture that is more than three times as large as the ring.
+/// Every dump before, after and across the step is complete. Its packets have the order and the
 /// timestamps of the capture.
 #[test]
 fn a_step_in_mid_file_costs_nothing() {
@@ -93,9 +94,9 @@ fn a_step_in_mid_file_costs_nothing() {
         let (json, words) = dumps(&input, &dir.path().join("out"), &["--ring", "64MiB"]);
         let found = json["dumps"].as_array().unwrap();
         let back = step_ns < 0;
-        // A jump forward counts as silence, so a window ends before the jump. After a step back,
-        // the first packet has the ring time of the last packet before the step, so a window across
-        // the step has one more packet.
+        // A jump forward counts as silence, so no window has packets from both sides of the jump.
+        // After a step back, the first packet has the ring time of the last packet before the step.
+        // So a window across the step has one more packet.
         let expected = |at: usize| {
             let more = usize::from(back && at < step && at + per_second >= step);
             let around = at - per_second..=at + per_second + more;
@@ -106,8 +107,9 @@ fn a_step_in_mid_file_costs_nothing() {
             assert_eq!(dump["verdict"], "complete", "{dump}\n{words}");
             seen.push(packets(dump));
         }
-        // A trigger within an open window starts no dump. This applies to the trigger at `step + 5`
-        // if the window crosses the step, and to the trigger half a second later.
+        // A trigger within an open window starts no dump. After a step back this applies to the
+        // triggers at `step + 5` and half a second after the step. After a jump forward it applies
+        // only to the trigger half a second after the step.
         let started: Vec<usize> = if back {
             vec![step / 2, step - 5, step + 5 * per_second / 2]
         } else {
@@ -159,13 +161,13 @@ fn a_step_is_exact_however_few_packets_tell_it() {
         found.iter().all(|dump| dump["verdict"] == "complete"),
         "{json}"
     );
-    // The first packet after the step counts as simultaneous with the last packet before it,
-    // because the pause is unknown.
+    // The first packet after the step counts as simultaneous with the last packet before the step,
+    // because the length of the pause is unknown.
     assert_eq!(numbers(&found[0]), [98, 99, 100, 101, 102, 103]);
     assert_eq!(numbers(&found[1]), [108, 109, 110, 111, 112]);
 }
 
-/// 63 packets do not confirm a step. These packets are late and reported as late.
+/// 63 packets do not confirm a step. These packets are late, and the summary counts late packets.
 #[test]
 fn less_is_late() {
     let dir = tempfile::tempdir().unwrap();
@@ -185,8 +187,8 @@ fn less_is_late() {
 }
 
 /// Every second packet is stamped an hour earlier. The recorder does not take these jumps for clock
-/// steps, and the dump has only the other packets. A message, the notes and the verdict in the file
-/// report disorder.
+/// steps, and the dump has only packets that are not stamped earlier. A message, the notes and the
+/// verdict in the file report disorder.
 #[test]
 fn stamps_in_disorder_are_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -213,8 +215,8 @@ fn stamps_in_disorder_are_told() {
 fn steps_that_are_not_followed_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let input = dir.path().join("in.pcap");
-    // A step of an hour every 3 s. The recorder follows 16 steps, because the packets fill no
-    // bucket.
+    // 19 steps of an hour, one every 3 s. The recorder follows only 16 steps, because the packets
+    // fill no bucket. Each filled bucket would permit one more step.
     let stamps: Vec<i64> = (0..20 * 300)
         .map(|n| START_NS + n * S / 100 - n / 300 * HOUR_NS)
         .collect();
@@ -243,8 +245,8 @@ fn steps_that_are_not_followed_are_told() {
     }
 }
 
-/// Packets that arrive after the end of a window do not change the dump's verdict, although they
-/// are read before the verdict is written.
+/// Out-of-order packets that arrive after the end of a window do not change the dump's verdict,
+/// even if the recorder reads them before it writes the verdict.
 #[test]
 fn disorder_behind_the_end_of_a_window_is_not_its() {
     let dir = tempfile::tempdir().unwrap();

@@ -44,7 +44,8 @@ struct Cell {
     is_hostile: bool,
 }
 
-/// A packet as it was written into a file.
+/// A packet that the test writes into a file. `at_ns` is the time since the start without clock
+/// steps.
 struct Sent {
     at_ns: i64,
     stamp_ns: i64,

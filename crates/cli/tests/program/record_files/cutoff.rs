@@ -10,7 +10,7 @@ use super::{oracle::read, record};
 use crate::support::stderr;
 
 const MS: i64 = 1_000_000;
-/// Packets of each of the three flows, of ports 1000, 1001 and 1002.
+/// Number of packets of each of the three flows, whose source ports are 1000, 1001 and 1002.
 const PACKETS: u16 = 100;
 
 /// Three flows take turns, with a packet of 1000 payload bytes each millisecond. The payload of the
@@ -40,8 +40,8 @@ fn capture(path: &Path) {
     writer.finish().unwrap();
 }
 
-/// Records the capture with one dump of everything. Returns the exit code, the summary, and the
-/// number of dumped packets by port.
+/// Records the capture with one dump of all packets in the default window. Returns the exit code,
+/// the summary, and the number of dumped packets by source port.
 fn kept(more: &[&str]) -> (Option<i32>, Value, BTreeMap<u16, usize>) {
     kept_with("", more)
 }
@@ -87,8 +87,8 @@ fn shed(json: &Value) -> (u64, u64) {
     (stored, lost)
 }
 
-/// 11 packets begin before 10 KiB. The second flow triggers before its cutoff, so all of its
-/// packets are kept, for any number of analyzers.
+/// 11 packets of a flow begin before 10 KiB. The second flow triggers before its cutoff, so all of
+/// its packets are kept, for all tested values of `analyzers`.
 #[test]
 fn flows_are_cut_off_but_those_that_trigger() {
     let who: [&[&str]; 4] = [
@@ -138,16 +138,16 @@ fn flows_that_an_open_dump_takes_are_kept() {
         let expected = BTreeMap::from([(1002, 100)]);
         assert_eq!((code, &ports), (Some(3), &expected), "{who}: {json}");
         assert_eq!(shed(&json), (11 + 100 + 100, 89), "{who}");
-        // The flow's 4th packet, number 11, is the first that is shed. It is shed before the
-        // trigger. From files, the inserter checks again after 256 packets whether the flow must be
-        // kept.
+        // The first packet that is shed is the flow's 4th packet, number 11, before the trigger.
+        // From files, the inserter checks again after 256 packets whether the flow must be kept.
         let (_, json, ports) = of_last("src port 1002=2KiB");
         let back = (11 + 256..300).filter(|number| number % 3 == 2).count();
         assert_eq!(ports, BTreeMap::from([(1002, 3 + back)]), "{who}: {json}");
     }
 }
 
-/// Real traffic: all bytes of the dumps, and all counts, are equal for any number of analyzers.
+/// Real traffic: the files of the dumps and the counts of the sources are equal for all tested
+/// values of `analyzers`.
 #[test]
 fn what_open_dumps_keep_is_a_function_of_the_packets() {
     let Some(shared) = crate::support::shared("traces/large/mix-a.pcap") else {
@@ -246,12 +246,14 @@ fn flows_whose_later_fragments_trigger_are_exempt() {
         ];
         let trigger = ["--trigger", "ip[6:2] & 0x1fff != 0", "--dump", ""];
         let (_, json) = record(&[&args[..], &trigger, &["--cutoff", "4KiB"]].concat());
-        // 5 packets of 992 or 1000 bytes begin before 4 KiB.
+        // The flow of port 1001 has packets with 992 bytes of payload. Five of these packets begin
+        // before 4 KiB.
         assert_eq!(shed(&json.unwrap()), (52 + 5, 45), "{who}");
     }
 }
 
-/// A dump reports packets that were shed within its window, and is complete if there were none.
+/// A dump reports packets that were shed within its window, and is complete if no packet was shed
+/// there.
 #[test]
 fn a_dump_tells_what_its_window_lost() {
     // The trigger is packet 16 at 16 ms. The first shed packets are at 33 and 35 ms.
@@ -281,8 +283,8 @@ fn classes_have_cutoffs_of_their_own() {
     );
     let of_other = ["--cutoff", "udp[0:2]=1000=0", "--cutoff", "4KiB"];
     let (_, json, ports) = kept(&of_other);
-    // Only the 6th packet of the second flow triggers. It begins after 4 KiB and is shed, so the
-    // flow stays cut off, and there is no dump.
+    // Only the 6th packet of the second flow triggers. This packet begins after 4 KiB and is shed.
+    // So the flow stays cut off, and no dump starts.
     assert!(ports.is_empty(), "{json}");
     assert_eq!(shed(&json).0, 5 + 5);
     let (_, json, ports) = kept(&[&of_other[..], &["--filter", "not src port 1002"]].concat());
@@ -293,12 +295,12 @@ fn classes_have_cutoffs_of_their_own() {
     );
 }
 
-/// `-c` counts stored packets.
+/// `-c` limits the number of stored packets. Shed packets do not count.
 #[test]
 fn shed_packets_are_not_of_those_that_were_asked_for() {
     let (_, json, _) = kept(&["--cutoff", "10KiB", "-c", "50"]);
-    // The first 33 packets are kept, then one of three. Two packets are shed before the first
-    // packet beyond the limit.
+    // The first 33 packets are kept, then one packet of three. After the 50th stored packet, two
+    // more packets are shed before the packet that would be the 51st stored packet.
     assert_eq!(shed(&json), (50, 35), "{json}");
 }
 

@@ -26,7 +26,8 @@ pub(crate) struct Made {
     pub(crate) packet: Packet,
     /// Number of the conversation, 0 to 11. Even conversations are TCP, odd conversations UDP.
     pub(crate) conversation: u16,
-    /// Direction from the client, whose port is 1000 + the conversation, to the server.
+    /// Whether the client sends the packet to the server. The client's port is 1000 + the
+    /// conversation, the server's port 2000 + the conversation.
     pub(crate) is_from_client: bool,
 }
 
@@ -70,7 +71,7 @@ fn frame(conversation: u16, is_from_client: bool, payload: u16) -> Vec<u8> {
     frame.extend(ends.concat());
     frame.extend(ports.iter().flat_map(|port| port.to_be_bytes()));
     match is_tcp {
-        // ACK alone: no packet begins or ends a connection.
+        // Only the ACK flag is set, so no packet begins or ends a connection.
         true => frame.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]),
         false => frame.extend([&transport.to_be_bytes()[..], &[0, 0]].concat()),
     }

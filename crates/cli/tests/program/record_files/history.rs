@@ -1,5 +1,5 @@
-//! `record --cutoff` over real and heavy-tailed captures. The stored packets equal the oracle's,
-//! and the ring reaches back at least 90 % as far as the oracle predicts.
+//! `record --cutoff` over real and heavy-tailed captures. The number of stored packets equals the
+//! oracle's, and the ring reaches back at least 90 % as far as the oracle predicts.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,13 +23,14 @@ const SYN: u8 = 2;
 const ACK: u8 = 16;
 const FIN_SYN_RST: u8 = 7;
 
-/// For each packet, whether `--cutoff BYTES` keeps it. A flow restarts at a SYN and after 60 s of
-/// silence.
+/// For each packet, whether `--cutoff BYTES` keeps it. A flow restarts at a SYN without ACK and
+/// after 60 s of silence.
 fn kept(packets: &[Packet], bytes: u64) -> Vec<bool> {
-    // The key of a flow. ICMP has the endpoints and the type-specific fields that replace ports.
+    // The key of a flow: flow key and VLAN IDs, and for ICMP the addresses with the type-specific
+    // fields that replace ports.
     type Flow = (FlowKey, Vec<u16>, Option<[(IpAddr, u16); 2]>);
     let mut first_fragments = HashMap::<FragmentKey, (Flow, i64)>::new();
-    // Time of the last packet, and the bytes sent in each direction.
+    // By flow: the time of the latest packet, and the bytes of payload sent in each direction.
     let mut flows = HashMap::<Flow, (i64, HashMap<(_, u16), u64>)>::new();
     let is_kept = |packet: &Packet| {
         let parsed = parse(packet.link_type, &packet.data);
@@ -70,8 +71,8 @@ fn kept(packets: &[Packet], bytes: u64) -> Vec<bool> {
             *last_ns = packet.time_ns;
         }
         *last_ns = packet.time_ns.max(*last_ns);
-        // For a later fragment the address selects the direction, because a fragment has no ports.
-        // A host that talks to itself is ambiguous.
+        // A later fragment has no ports, so its source address selects the direction. For a host
+        // that talks to itself this is ambiguous.
         let port = match &flow.0 {
             FlowKey::Ports { low, .. } if low.addr == ip.src => low.port,
             FlowKey::Ports { high, .. } => high.port,
@@ -89,8 +90,9 @@ fn kept(packets: &[Packet], bytes: u64) -> Vec<bool> {
     packets.iter().map(is_kept).collect()
 }
 
-/// Records a capture with one dump of the whole ring when a packet matches `trigger`. Returns the
-/// summary and the dumped packets.
+/// Records a capture with one dump of the whole ring, when a packet matches `trigger`. Returns the
+/// summary and the dumped packets. `None` if the trigger does not compile for the capture's link
+/// type.
 fn recorded(
     capture: &Path,
     trigger: &str,
@@ -103,7 +105,7 @@ fn recorded(
     let window = ["--past", "24h", "--future", "24h", "--dump", ""];
     let (output, json) = record(&[&args[..], &window, &["--trigger", trigger], cutoff].concat());
     let Some(json) = json else {
-        // The trigger uses ARP, which this link type lacks.
+        // The trigger is `arp`, and the capture's link type has no ARP.
         assert!(stderr(&output).contains("--trigger: "), "{output:?}");
         return None;
     };
@@ -177,7 +179,7 @@ fn real_captures_are_cut_off_as_an_oracle_does() {
     assert!(shed > 50_000 && whole > 10, "{shed} {whole}");
 }
 
-/// A flow of a generated capture, with its remaining bytes and its sent packets.
+/// A flow of a generated capture: port, remaining bytes of payload, and number of sent packets.
 #[derive(Debug)]
 struct Tail {
     port: u16,
@@ -185,9 +187,9 @@ struct Tail {
     sent: u64,
 }
 
-/// 60 MB in 60 s: TCP and UDP flows with Pareto-distributed sizes, retransmitted segments, and
-/// immediate reuse of ports by new connections. Some packets are small after the 50th packet of a
-/// flow, some are fragments. The last packet comes from port 60000.
+/// About 66 MB in 60 s: TCP and UDP flows with Pareto-distributed sizes, retransmitted TCP
+/// segments, and immediate reuse of ports by new flows. After the 50th packet of a flow some
+/// packets are small. Some large UDP packets are fragmented. The last packet comes from port 60000.
 fn heavy_tailed(path: &Path, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let file = fs::File::create(path).unwrap();
@@ -314,7 +316,8 @@ fn frame(
     data
 }
 
-/// Duration in s of the last packets that use as much ring memory as `held`.
+/// Time range in s of the last packets of `packets` that fit into as much ring memory as `held`
+/// uses.
 fn past_s(packets: &[Packet], held: &[Packet]) -> f64 {
     let bytes = |packet: &Packet| packet.data.len() + 16;
     let mut room: usize = held.iter().map(bytes).sum();

@@ -16,7 +16,7 @@ fn a_stream_is_recorded_to_its_end() {
         let (mut socket, _) = listener.accept().unwrap();
         socket.write_all(&fs::read(capture).unwrap()).unwrap();
         drop(socket);
-        // No second connection may arrive.
+        // The test later checks, without waiting, that no second connection has arrived.
         listener.set_nonblocking(true).unwrap();
         listener
     });

@@ -59,7 +59,7 @@ impl Flow {
     }
 
     /// Packet `number` of the flow, in UDP, TCP or ICMP. Odd numbers are replies. `fragment`:
-    /// offset in bytes, and whether more fragments follow.
+    /// offset in bytes, and whether more fragments follow, for IPv4.
     fn packet(&self, number: usize, fragment: Option<(u16, bool)>) -> Vec<u8> {
         let [from, to] = if number.is_multiple_of(2) {
             self.ends
@@ -92,7 +92,7 @@ impl Flow {
             .concat(),
         };
         if matches!(fragment, Some((1.., _))) {
-            // A later fragment contains only data after the ports.
+            // A later fragment has only data, without a transport header.
             body = vec![0xaa; 24];
         }
         let len = u16::try_from(body.len()).unwrap();
@@ -119,8 +119,8 @@ impl Flow {
         }
     }
 
-    /// Suricata's alert about packet `number`. `seed`: the seed of its Community ID. With `None`
-    /// the alert has no Community ID.
+    /// An alert about packet `number`, as Suricata writes it. `seed`: the seed of the alert's
+    /// Community ID. With `None`, and about ICMP, the alert has no Community ID.
     fn alert(&self, number: usize, time_us: i64, seed: Option<u16>) -> Value {
         let [from, to] = if number.is_multiple_of(2) {
             self.ends
@@ -269,7 +269,7 @@ fn made() -> Made {
         made.ask("flow time-out", alert, &frames, None);
 
         // Every other tunnel is GRE, the rest are VXLAN. The VXLAN source port differs between
-        // directions. Another flow shares the tunnel.
+        // directions. Another flow is in the same tunnel.
         let (flow, other) = (next(17, false), next(17, false));
         let is_gre = round % 2 == 1;
         let tunnel = |number: usize| {
@@ -359,8 +359,8 @@ fn made() -> Made {
             made.ask("vlan pair", alert, &frames, Some(flow.time_us(any)));
         }
 
-        // Each datagram has two fragments, the second first. One alert is about the reassembled
-        // datagram, one about a fragment.
+        // Each datagram has two fragments, and the second fragment arrives first. One alert is
+        // about the reassembled datagram, one about a fragment.
         let flow = next(17, false);
         let mut frames = Vec::new();
         for number in 0..PACKETS {
@@ -548,9 +548,9 @@ fn late_alerts_find_the_past_while_it_is_there() {
     );
 }
 
-/// A decoder alert has no addresses. Its dump has the packets around the alert's time, the alert's
-/// own packet among them, and at most `alerts.budget` bytes. An alert from an unknown interface
-/// gets no dump.
+/// A decoder alert has no addresses. The dump has the packets around the alert's time, and among
+/// them the alert's own packet. The dump exceeds `alerts.budget` by at most one packet. An alert
+/// from an unknown interface gets no dump.
 #[test]
 fn decoder_events_get_the_packets_around_them() {
     let dir = tempfile::tempdir().unwrap();
@@ -618,7 +618,8 @@ fn limits_hold_alerts() {
         let alert = flow.alert(2, flow.time_us(2), Some(0));
         made.ask("limited", alert, &frames, Some(flow.time_us(2)));
     }
-    // Other traffic, 5 MB. Bytes written by dumps are counted after each 256 KiB of packets.
+    // Other traffic, 5 MB. The recorder counts the bytes that dumps have written after each 256 KiB
+    // of packets.
     let filler = Flow::new(7999, 6, false);
     for number in 0..3600_i64 {
         let mut frame = ethernet(&[], &filler.packet(0, None));
@@ -646,7 +647,7 @@ fn limits_hold_alerts() {
         assert_eq!(held.summary["suppressed_by"][option], refused);
         assert_eq!(held.summary["alerts"]["unmatched"], refused);
     }
-    // A rule and the alerts get equal shares of the limit: three dumps each.
+    // The rule and the alerts get equal shares of the limit of six dumps: three dumps each.
     let both = [
         "--set",
         "dumps-per-minute=6",

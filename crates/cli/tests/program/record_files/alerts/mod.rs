@@ -156,8 +156,9 @@ fn every_frame_of_a_real_suricata_is_in_a_dump_and_marked() {
 }
 
 /// Alerts act 1 s late. If a sidecar gives the number of an alert's frame in the file, the packet
-/// with that number, or a following packet with the same timestamp, must contain the frame. Some of
-/// these packets are marked: those that the dump writes after the alert arrived.
+/// with that number, or a following packet with the same timestamp, must contain the frame. Such a
+/// packet is marked if the alert arrived before the dump wrote the packet. The test needs both
+/// marked and unmarked packets.
 #[test]
 fn late_alerts_are_told_which_packet_they_are_about() {
     let (Some(eve), Some(traces)) = (shared("eve/MANIFEST.tsv"), shared("traces")) else {
@@ -195,7 +196,7 @@ fn late_alerts_are_told_which_packet_they_are_about() {
                 let us = micros(&alert["timestamp"]);
                 assert_eq!(packet.time_us, us, "{name}");
                 // If several packets have the alert's timestamp and direction, the sidecar gives
-                // the number of the first.
+                // the number of the first of these packets.
                 let frame = &frames[alert["sha256"].as_str().unwrap()];
                 let mut alike = dumped[number - 1..]
                     .iter()
@@ -219,8 +220,8 @@ fn late_alerts_are_told_which_packet_they_are_about() {
     assert!(marked > 500 && unmarked > 200, "{marked} {unmarked}");
 }
 
-/// Dumps and sidecars are the same for any number of analyzers. If the lines of the file are in
-/// reverse order, the set of marked packets is the same.
+/// Dumps and sidecars are the same for all tested values of `analyzers`. If the lines of the file
+/// are in reverse order, the set of marked packets is the same.
 #[test]
 fn dumps_of_alerts_are_the_same_in_every_run() {
     let (Some(alerts), Some(capture)) = (
@@ -246,8 +247,8 @@ fn dumps_of_alerts_are_the_same_in_every_run() {
     let backwards = dir.path().join("alerts.json");
     fs::write(&backwards, lines.join("\n")).unwrap();
     let again = run(&capture, &backwards, &["--ring", "16MiB"]);
-    // Alerts with equal timestamps act in the order of the file, so dumps may be divided
-    // differently. Only the set of marked packets is the same.
+    // Alerts with equal timestamps act in the order of the file, so packets may be in other dumps.
+    // Only the set of marked packets is the same.
     let sets = |run: &Run| {
         let mut all: Vec<(i64, Vec<u8>)> = run
             .dumps
@@ -264,7 +265,7 @@ fn dumps_of_alerts_are_the_same_in_every_run() {
 }
 
 /// Missing files, sockets (which need a live recording) and invalid patterns are refused with a
-/// message that names `--alerts`. Torn lines are counted and skipped.
+/// message that names `--alerts`. The recorder counts and skips torn parts of lines.
 #[test]
 fn what_cannot_be_read_is_told() {
     let Some(capture) = shared("traces/apps/ak-dns-mx.pcap") else {
