@@ -23,7 +23,7 @@ struct Run {
     dumps: Vec<Vec<Vec<u8>>>,
 }
 
-/// Runs `record` on a capture.
+/// Runs `record` with a module on a capture.
 fn record(capture: &Path, module: &Path, arguments: &[&str]) -> Run {
     let directory = tempfile::tempdir().unwrap();
     let output = Command::new(PROGRAM)
@@ -111,7 +111,8 @@ fn every_example_is_run_here() {
         "shunt-tls.lua",
         "sip-rtp.lua",
         "ttl.lua",
-        // docs/cookbook.md has this module, and the test of the cookbook runs it.
+        // A recipe in docs/cookbook.md uses this module, and the test of the cookbook runs the
+        // recipe.
         "unanswered-syn.lua",
     ];
     assert_eq!(names, run_here);

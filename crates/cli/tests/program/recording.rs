@@ -18,11 +18,12 @@ use crate::{client::Events, support::PROGRAM};
 pub(crate) const TRAFFIC: &str = "generate:flows=10,rate=10kpps";
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A recorder with a socket. It is killed if the test fails.
+/// A recorder with an API at a unix socket. The recorder is killed when this value is dropped, for
+/// example if the test fails.
 pub(crate) struct Recording {
     pub(crate) child: Child,
     pub(crate) folder: TempDir,
-    /// Messages up to the line `recording on`.
+    /// Messages up to the line that contains `recording on`.
     pub(crate) first_words: String,
     pub(crate) words: Option<BufReader<ChildStderr>>,
 }
@@ -96,7 +97,7 @@ impl Recording {
         said
     }
 
-    /// The address in the next line `HTTP at URL`.
+    /// The address in the next message that contains `HTTP at URL`.
     pub(crate) fn url(&mut self) -> String {
         let mut line = String::new();
         let words = self.words.as_mut().unwrap();
@@ -109,7 +110,7 @@ impl Recording {
         panic!("it never said where it serves");
     }
 
-    /// The rest of the log. A thread reads the lines.
+    /// The rest of the log, whose lines a thread reads.
     pub(crate) fn lines(&mut self) -> Lines {
         let (sender, said) = channel();
         let words = self.words.take().unwrap();
@@ -120,7 +121,7 @@ impl Recording {
         Lines(said)
     }
 
-    /// Waits until `count` packets are stored.
+    /// Waits until at least `count` packets are stored.
     pub(crate) fn wait_for_packets(&self, count: u64) {
         let deadline = Instant::now() + DEADLINE;
         while self.status()["ring"]["stored"].as_u64() < Some(count) {
@@ -141,7 +142,8 @@ impl Recording {
         status
     }
 
-    /// Waits for the end. Returns the exit code and the object of `--json`.
+    /// Waits for the end of the recorder. Returns the exit code and the JSON object that `record
+    /// --json` prints.
     pub(crate) fn end(mut self) -> (ExitStatus, Value) {
         let mut text = String::new();
         self.child
@@ -170,7 +172,7 @@ impl Lines {
         }
     }
 
-    /// The lines up to the end of the recording.
+    /// The remaining lines, up to the end of the recorder.
     pub(crate) fn rest(self) -> String {
         self.0.iter().map(|line| line + "\n").collect()
     }
@@ -184,7 +186,7 @@ impl Drop for Recording {
 }
 
 pub(crate) fn record(folder: &Path, arguments: &[&str]) -> Command {
-    // The test runner may ignore SIGHUP, which children inherit.
+    // The test runner may ignore SIGHUP, and children inherit this. `env` restores the default.
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP", PROGRAM]);
     command.args(["record", "-i", TRAFFIC, "--ring", "64MiB", "--json", "-w"]);

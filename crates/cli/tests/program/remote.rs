@@ -1,4 +1,4 @@
-//! Selecting a recorder, authentication, and error messages.
+//! Commands that contact a recorder: selection of the recorder, authentication, and error messages.
 
 use std::{
     env, fs,
@@ -91,7 +91,8 @@ fn where_no_recorder_is_it_is_said() {
     }
 }
 
-/// Answers of a server that is no recorder, and of a server that dies during an answer.
+/// The client reports answers of a server that is no recorder, and of a server that ends during an
+/// answer.
 #[test]
 fn an_answer_that_is_cut_or_foreign_is_a_failure() {
     let folder = tempfile::tempdir().unwrap();
@@ -147,7 +148,7 @@ fn an_answer_that_is_cut_or_foreign_is_a_failure() {
         });
         assert!(said.contains(told), "{said}");
     }
-    // The answers that are no pcapng left nothing in the file.
+    // After the last answers, which are no pcapng, the file is empty.
     assert_eq!(
         fs::metadata(&file).unwrap().len(),
         0,
@@ -155,8 +156,8 @@ fn an_answer_that_is_cut_or_foreign_is_a_failure() {
     );
 }
 
-/// stderr names each dump that contributed to an answer, and why a dump did not contribute. Text
-/// from the network cannot control a terminal.
+/// stderr names each dump that the recorder read for an answer, and why a dump gave no packets.
+/// Text from the network cannot control a terminal.
 #[test]
 fn dumps_of_an_answer_are_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -196,8 +197,8 @@ fn dumps_of_an_answer_are_named() {
     }
 }
 
-/// Tokens over TCP: no token, a wrong token, a token of another role, and the right token, by
-/// option and environment.
+/// Tokens over TCP: no token, a wrong token, a token without the needed role, and a token with the
+/// role, by option and by environment.
 #[test]
 fn over_tcp_a_token_says_who_asks() {
     let folder = tempfile::tempdir().unwrap();
@@ -258,8 +259,8 @@ fn over_tcp_a_token_says_who_asks() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// `--out` creates a file that only its owner can read, under any umask. It follows no link, and
-/// removes the file if a later step fails.
+/// `token --out` creates a file that only its owner can read, even with umask 0. The program
+/// follows no link, and removes the new file if a later step fails.
 #[test]
 fn the_file_of_a_token_is_for_its_owner_only() {
     let folder = tempfile::tempdir().unwrap();
@@ -290,8 +291,8 @@ fn the_file_of_a_token_is_for_its_owner_only() {
     assert_eq!(fs::read_to_string(&tokens).unwrap().lines().count(), 1);
 }
 
-/// If two programs create a token of the same name at once, one succeeds, and the tokens file has
-/// one line.
+/// If two processes create a token of the same name at once, exactly one succeeds, and the tokens
+/// file has one line.
 #[test]
 fn two_at_once_cannot_have_one_name() {
     let folder = tempfile::tempdir().unwrap();
@@ -362,8 +363,9 @@ fn over_tls_the_authority_has_to_be_known() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// `open --print` gets a link to the page over the unix socket, a new link at each call. It fails
-/// without a TCP address. Without `--tokens` and without the page, `record` refuses a TCP address.
+/// `open --print` gets a link to the page over the unix socket, a new link at each call. `open`
+/// fails if the recorder has no TCP address. Without `--tokens` and without the page, `record`
+/// refuses a TCP address.
 #[test]
 fn open_prints_a_link_of_the_page() {
     let mut recording = Recording::start(&["--api", "127.0.0.1:0"]);
@@ -388,13 +390,13 @@ fn open_prints_a_link_of_the_page() {
     assert!(said.contains("--tokens"), "{said}");
 }
 
-/// A proxy adds a path prefix, which the recorder does not know: the requests and the link have it.
-/// The browser starts with the link, except for root.
+/// A proxy adds a path prefix, which the recorder does not know. The request and the printed link
+/// have the prefix. The program starts the browser with the link, except as root.
 #[test]
 fn open_starts_the_browser_behind_a_prefix() {
     let folder = tempfile::tempdir().unwrap();
-    // Another process writes the files, so that no child of another test inherits a descriptor of a
-    // program (ETXTBSY).
+    // Another process writes the files. Otherwise a child of another test could inherit a
+    // descriptor that is open for writing, and nobody could run the file (ETXTBSY).
     let prepare = r#"chmod 777 . && cp "$1" retroscope && cat >xdg-open && chmod 755 xdg-open"#;
     let mut prepared = Command::new("sh")
         .args(["-c", prepare, "sh", PROGRAM])
@@ -439,8 +441,8 @@ fn open_starts_the_browser_behind_a_prefix() {
     assert_eq!(fs::read_to_string(opened).unwrap(), link);
 }
 
-/// Changes and refusals are in the log and in the file of --eve, with client and address, and
-/// without a token.
+/// The log and the file of `--eve` have changes and refusals, with the client or its address, and
+/// without the secret of a token.
 #[test]
 fn changes_and_refusals_are_in_the_log_and_in_eve() {
     let folder = tempfile::tempdir().unwrap();
@@ -482,8 +484,8 @@ fn changes_and_refusals_are_in_the_log_and_in_eve() {
     assert!(!text.contains("57a7"));
 }
 
-/// A service reads tokens, certificate and key again at SIGHUP, and keeps the old pair if the new
-/// pair is broken.
+/// At SIGHUP a recorder reads tokens, certificate and key again. If the new pair of certificate and
+/// key is broken, the recorder keeps the old pair.
 #[test]
 fn a_hangup_reads_tokens_and_certificates_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -616,7 +618,7 @@ pub(crate) fn token(folder: &Path, tokens: &Path, name: &str, role: &str) -> Str
     path.to_str().unwrap().to_owned()
 }
 
-/// A self-signed certificate for 127.0.0.1, and its key.
+/// Creates a self-signed certificate for 127.0.0.1 and its key. Returns the paths of both files.
 fn certified(folder: &TempDir, name: &str) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let parameters = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();

@@ -1,5 +1,5 @@
-//! The sandbox of Wireshark's dissectors, tried by a child that attempts each forbidden act. The
-//! child is perl, which every Debian has.
+//! The sandbox of Wireshark's dissectors. The tests run perl, which every Debian has, in the
+//! sandbox. The perl scripts attempt forbidden acts.
 
 use std::{
     fs,
@@ -17,7 +17,8 @@ use crate::support::{PROGRAM, skip, stderr, stdout};
 const PERL: &str = "/usr/bin/perl";
 
 /// Runs a perl script in the sandbox. The script finds `file`, the packets, at descriptor 3, and
-/// reads `rest` from stdin. Returns `None`, with a message, if the machine cannot run the sandbox.
+/// reads `rest` from stdin. Returns `None`, with a message, if perl is missing or the machine
+/// cannot run the sandbox.
 fn run(script: &str, arguments: &[&str], file: &[u8], rest: &[u8]) -> Option<Output> {
     if !Path::new(PERL).exists() {
         skip("there is no perl; the sandbox was not tested");
@@ -49,8 +50,8 @@ fn run(script: &str, arguments: &[&str], file: &[u8], rest: &[u8]) -> Option<Out
     Some(output)
 }
 
-/// Attempts an act in the sandbox, where it must fail. Without the sandbox the act must succeed:
-/// otherwise the attempt shows nothing.
+/// Attempts an act in the sandbox, where the act must fail. Without the sandbox the same act must
+/// succeed, because otherwise the failure proves nothing.
 fn refused(what: &str, act: &str, arguments: &[&str]) {
     refused_only(what, act, arguments);
     let script = script(act);
@@ -62,7 +63,8 @@ fn refused(what: &str, act: &str, arguments: &[&str]) {
     assert_eq!(stdout(&output), "done", "{what}: {}", stderr(&output));
 }
 
-/// Attempts an act that may fail, or must not happen, without the sandbox.
+/// Attempts an act in the sandbox, where the act must fail. The test does not attempt the act
+/// without the sandbox, where the act may fail too, or may do harm.
 fn refused_only(what: &str, act: &str, arguments: &[&str]) {
     if let Some(output) = run(&script(act), arguments, b"", b"") {
         let said = stdout(&output);
@@ -74,7 +76,7 @@ fn script(act: &str) -> String {
     format!("if ({act}) {{ print 'done' }} else {{ print \"refused $!\" }}")
 }
 
-/// Without this, the other tests could pass because nothing works in the sandbox.
+/// Without this test, the other tests could pass because nothing works in the sandbox.
 #[test]
 fn what_a_dissector_needs_is_permitted() {
     let script = r#"
@@ -100,7 +102,7 @@ fn files_cannot_be_opened_or_written() {
         fs::write(file, "secret").unwrap();
         refused("read", "open(my $f, '<', $ARGV[0])", &[file]);
         refused("append", "open(my $f, '>>', $ARGV[0])", &[file]);
-        // The access mode 3 neither reads nor writes.
+        // A descriptor with access mode 3 permits neither reading nor writing.
         let open = format!("syscall({}, -100, $ARGV[0], 3) != -1", libc::SYS_openat);
         refused("open for nothing", &open, &[file]);
     }
@@ -120,7 +122,8 @@ fn files_cannot_be_opened_or_written() {
     refused_only("write to the packets", write, &[]);
 }
 
-/// Descriptors of the recorder do not reach the child, even without close-on-exec.
+/// Descriptors of the process that starts the sandbox do not reach the child, even without
+/// close-on-exec.
 #[test]
 fn descriptors_are_not_inherited() {
     let folder = tempfile::tempdir().unwrap();
@@ -168,7 +171,7 @@ fn other_processes_are_out_of_reach() {
     refused("a shell", "system('/bin/true') == 0", &[]);
     refused("a signal", "kill(0, $ARGV[0])", &[&parent]);
     for (what, number, arguments) in calls(&parent) {
-        // perl passes the address of a variable, not of a literal.
+        // `$l` is a variable, because perl's syscall cannot pass the address of a literal.
         let act =
             format!("do {{ my $l = pack('QQ', 1, 1); syscall({number}, {arguments}) != -1 }}");
         refused_only(what, &act, &[]);

@@ -1,4 +1,4 @@
-//! `status` on a terminal.
+//! `status` with and without a terminal, and packets for a terminal.
 
 use std::{fs::File, process::Command};
 
@@ -26,7 +26,7 @@ fn a_terminal_gets_no_packets() {
 }
 
 /// `status` on a terminal shows rates, rules and pins, and follows a resize. `NO_COLOR` turns
-/// colors off. After `q` or ^C the terminal is restored.
+/// colors off. After `q` or SIGINT the terminal is restored.
 #[test]
 fn what_a_recorder_does_is_seen_on_a_terminal() {
     let recording = Recording::start(&["--trigger", "tcp port 9", "--set", "max-dumps=1"]);
@@ -82,7 +82,8 @@ fn what_a_recorder_does_is_seen_on_a_terminal() {
     assert!(!seen.contains("[1;31m"), "no colors were wanted");
     assert_eq!(modes(), before);
 
-    // The end of a recorder is shown above the last status. ^C restores the terminal.
+    // After the recorder has ended, a message about the end is above the last status. SIGINT
+    // restores the terminal.
     let mut child = start("");
     let mut seen = String::new();
     terminal.wait(&mut seen, |seen| shows(seen, &["(q quits)", "tcp port 9"]));

@@ -1,5 +1,5 @@
-//! `record` as a service: messages to the service manager, received at the test's own socket.
-//! sd_notify(3).
+//! `record` as a service: messages to the service manager, sd_notify(3). The tests receive the
+//! messages at their own sockets.
 
 use std::{
     fs,
@@ -103,7 +103,8 @@ fn a_service_manager_hears_of_a_recording_from_start_to_end() {
     command.arg(format!("unix:{}", folder.path().join("api").display()));
     command.env("WATCHDOG_USEC", "500000").stdin(Stdio::null());
     let recording = manager.spawn(folder, &mut command);
-    // The recorder extends its start while memory is filled, and is ready only after that.
+    // The recorder extends its start time-out while it fills memory, and reports READY only after
+    // that.
     let first = manager.hear();
     let (time, status) = first.split_once('\n').unwrap();
     assert_eq!(time, "EXTEND_TIMEOUT_USEC=30000000");
@@ -121,8 +122,8 @@ fn a_service_manager_hears_of_a_recording_from_start_to_end() {
     }
     heard.extend(manager.hear_until("STATUS="));
     assert!(has(&heard, "WATCHDOG=1"), "{heard:?}");
-    // Each reload is announced, by SIGHUP and by the command `reload`, also with an invalid
-    // configuration.
+    // The recorder announces each reload, by SIGHUP and by the command `reload`, also with an
+    // invalid configuration.
     let reloads = |heard: &[String]| {
         let reloading = heard.last().unwrap();
         assert!(reloading.contains("\nMONOTONIC_USEC="), "{reloading}");
@@ -153,13 +154,13 @@ fn an_abstract_name_is_told_and_a_watchdog_of_somebody_else_is_not_fed() {
         .env("WATCHDOG_PID", "1");
     let recording = manager.spawn(folder, &mut command);
     let mut heard = manager.hear_until("READY=1");
-    // Without files to reload, SIGHUP still sends the manager both messages.
+    // Even without files to reload, the recorder reports RELOADING and READY after SIGHUP.
     signal(&recording.child, Signal::HUP);
     heard.extend(manager.hear_until("RELOADING=1"));
     heard.extend(manager.hear_until("READY=1"));
     heard.extend(manager.hear_until("STATUS="));
     assert!(!has(&heard, "WATCHDOG=1"), "{heard:?}");
-    // A stop by a command is reported too.
+    // The recorder also reports a stop by the command `stop`.
     recording.told(&["stop"]);
     manager.hear_until("STOPPING=1");
     assert!(recording.end().0.success());
@@ -187,8 +188,8 @@ fn commands_of_dumps_do_not_speak_for_the_service() {
     }
 }
 
-/// While commands of dumps run, a stopping recorder asks the service manager for 30 s more, and
-/// repeats this request.
+/// While `--post` commands of dumps run, a stopping recorder asks the service manager for 30 s
+/// more, and repeats this request.
 #[test]
 fn a_stop_is_given_more_time_while_commands_of_dumps_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -240,8 +241,8 @@ fn a_socket_that_nobody_has_is_told_once() {
     }
 }
 
-/// A thread of another process that a tracer has stopped. The thread continues when the value is
-/// dropped.
+/// A stopped thread of another process. A tracer has stopped the thread, which continues when this
+/// value is dropped.
 struct Stopped {
     tracer: Child,
     go_on: Option<ChildStdin>,
@@ -249,7 +250,7 @@ struct Stopped {
 }
 
 impl Stopped {
-    /// Stops a thread by its name. `None`: perl is missing, or tracing is not permitted.
+    /// Stops the thread that has this name. `None`: perl is missing, or tracing is not permitted.
     fn new(process: &Child, thread: &str) -> Option<Self> {
         let tasks = format!("/proc/{}/task", process.id());
         let mut tasks = fs::read_dir(tasks).unwrap().map(|task| task.unwrap());

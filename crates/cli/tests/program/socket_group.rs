@@ -1,5 +1,5 @@
-//! The unix socket of the API while `/proc` shows the recorder no processes of other users. The
-//! packaged unit does that by `ProtectProc=invisible`.
+//! The unix socket of the API while `/proc` hides processes of other users from the recorder. In
+//! the packaged unit, `ProtectProc=invisible` hides these processes.
 
 use std::{
     fs::{self, Permissions},
@@ -20,10 +20,10 @@ use crate::{
 const USER: u32 = 64_990;
 /// Group ID of the recorder and of its socket.
 const GROUP: u32 = 64_991;
-/// A user who is neither in the recorder's group nor the recorder's user.
+/// User ID of another user, and group ID of this user's own group.
 const STRANGER: u32 = 64_992;
 
-/// A recorder that is killed if the test fails.
+/// A recorder that is killed when this value is dropped.
 struct Service {
     child: Child,
     folder: TempDir,
@@ -104,7 +104,7 @@ impl Drop for Service {
     }
 }
 
-/// The start of a command line that runs as a user with these groups.
+/// The start of a command line that runs a program as a user with these groups.
 fn as_user(uid: u32, gid: u32, groups: &[u32]) -> Vec<String> {
     let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
     let groups = match groups.is_empty() {
@@ -121,7 +121,8 @@ fn members_of_the_sockets_group_are_let_in_where_proc_is_hidden() {
     let Some(service) = Service::start() else {
         return;
     };
-    // More groups than one system call reads at first; the last one is the socket's.
+    // More groups than the recorder's first system call has room for. The last group is the
+    // socket's group.
     let many: Vec<u32> = (70_000..70_200).chain([GROUP]).collect();
     for (gid, groups) in [
         (STRANGER, &[GROUP][..]),

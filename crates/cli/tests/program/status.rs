@@ -20,7 +20,7 @@ use crate::support::PROGRAM;
 /// Generated traffic, which needs no privilege: 10,000 packets a second.
 const TRAFFIC: &str = "generate:flows=10,rate=10kpps";
 
-/// A recorder that is killed if the test fails.
+/// A recorder that is killed when this value is dropped, for example if the test fails.
 struct Recording {
     child: Child,
     words: BufReader<ChildStderr>,
@@ -84,7 +84,7 @@ fn query(path: &str, more: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Causes of missing packets in an answer.
+/// Causes of missing packets in a query's report.
 fn causes(report: &Value) -> Vec<&str> {
     let missing = report["missing"].as_array().unwrap();
     missing
@@ -222,7 +222,8 @@ fn a_ring_file_stays_and_says_how_it_ended() {
     let mut reader = CaptureReader::new(&piped.stdout[..]).unwrap();
     assert!(reader.next().unwrap().is_some());
 
-    // A query neither overwrites the ring nor writes a file for an invalid filter.
+    // A query with wrong arguments writes no file. In particular, the query cannot overwrite the
+    // ring.
     let wrong = [
         query(&["-w", &path]),
         query(&["-w", &file, "no", "filter"]),
@@ -248,7 +249,8 @@ fn what_a_recorder_published_before_it_was_killed_comes_out() {
         &["--ring-file", &path],
     );
     recording.ring();
-    // The recorder stores packets at full speed until the ring of 32 MiB has wrapped around.
+    // The recorder stores packets at full speed. The test waits until the recorder has stored 100
+    // MiB, more than three times the ring.
     let start = Instant::now();
     while status_json(&path, &[])["stored_bytes"].as_u64() < Some(100 << 20) {
         assert!(start.elapsed() < Duration::from_secs(20));

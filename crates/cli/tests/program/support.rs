@@ -1,4 +1,4 @@
-//! Helpers of all tests of the program.
+//! Helpers that all tests of the program can use.
 
 use std::{
     io::{self, Write},

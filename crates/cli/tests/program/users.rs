@@ -1,6 +1,6 @@
 //! Users that the Name Service Switch knows and `/etc/passwd` does not, such as users of LDAP and
-//! sssd. The library nss_wrapper (cwrap.org, Debian's libnss-wrapper) replaces such a service: the
-//! test preloads it, and it answers from files of the test.
+//! sssd. The library nss_wrapper (cwrap.org, Debian's libnss-wrapper) replaces such a service. The
+//! test preloads the library, which answers from files of the test.
 
 use std::{
     fs,
@@ -123,7 +123,7 @@ fn a_recorder_becomes_a_user_of_the_name_service() {
         let ids = |name, id| format!("{name}:\t{id}\t{id}\t{id}\t{id}\n");
         let expected = ids("Uid", 23456) + &ids("Gid", 23457) + "Groups:\t23457 23458 \n";
         assert_eq!(told, expected);
-        // The directory for dumps also belongs to that user.
+        // The directory for dumps, which the first run creates, belongs to that user too.
         let directory = fs::metadata(service.path().join("dumps")).unwrap();
         assert_eq!((directory.uid(), directory.gid()), (23456, 23457));
         fs::remove_file(&identity).unwrap();

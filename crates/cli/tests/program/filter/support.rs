@@ -151,7 +151,8 @@ pub(crate) fn records(path: &Path) -> Vec<Record> {
     records
 }
 
-/// All captures of the corpus. `None`, with a message, if the corpus is missing.
+/// All captures in the folders of `shared/traces`, the corpus. `None`, with a message, if the
+/// corpus is missing.
 pub(crate) fn corpus() -> Option<Vec<PathBuf>> {
     let root = shared("traces")?;
     let mut captures = Vec::new();

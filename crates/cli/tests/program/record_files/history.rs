@@ -330,7 +330,8 @@ fn past_s(packets: &[Packet], held: &[Packet]) -> f64 {
     (end_ns - fit.last().unwrap().time_ns) as f64 / S as f64
 }
 
-/// A filter that matches only the last IPv4 packet in plain Ethernet frames.
+/// A filter that matches only the last packet of a capture that has IPv4 in an untagged Ethernet
+/// frame.
 fn last_packet(packets: &[Packet]) -> String {
     let header = |packet: &Packet| match packet.data.get(12..34) {
         Some([8, 0, header @ ..]) => <[u8; 20]>::try_from(header).ok(),

@@ -1,4 +1,4 @@
-//! Files of dumps: names, retention, and commands run for each.
+//! Files of dumps: names, retention, and commands that run for each dump.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
@@ -70,8 +70,8 @@ fn names_follow_a_template_and_collide_with_nothing() {
     }
 }
 
-/// From files, `--keep` applies too: at the end only the newest dumps, held dumps and files of
-/// others are left.
+/// `--keep` also applies with `-r`: at the end only the newest dumps, dumps with a `.hold` file,
+/// and files that belong to no dump are left.
 #[test]
 fn dumps_are_deleted_the_oldest_first() {
     let dir = tempfile::tempdir().unwrap();
@@ -81,8 +81,8 @@ fn dumps_are_deleted_the_oldest_first() {
     let one = size("0001.pcapng") + size("0001.json");
     fs::write(dumps.join("0003.hold"), "").unwrap();
     fs::write(dumps.join("notes.json"), "{}").unwrap();
-    // The limit is the size of ten and a half dumps, so 9 to 11 of 20 dumps are left, the held dump
-    // among them.
+    // The limit is the size of ten and a half dumps, so 9 to 11 of 20 dumps are left. The dump with
+    // the `.hold` file is among them.
     let most = format!("{}KiB", (one * 21 / 2).div_ceil(1024));
     let (text, _) = ten_dumps(dir.path(), &["--set", "name={number}", "--keep", &most]);
     assert!(text.contains("deleted dump 0001: "), "{text}");
@@ -106,7 +106,8 @@ fn dumps_are_deleted_the_oldest_first() {
     ] {
         assert!(names.contains(&kept.to_owned()), "{kept}: {names:?}");
     }
-    // The limit of this trigger is smaller than one dump, so only the held dump is left.
+    // The limit of this trigger is smaller than one dump, so only the dump with the `.hold` file is
+    // left.
     ten_dumps(
         dir.path(),
         &[
@@ -124,7 +125,8 @@ fn dumps_are_deleted_the_oldest_first() {
     assert_eq!(left, ["0003.pcapng"]);
 }
 
-/// Two triggers may have the same expression, but retention applies to each separately.
+/// Two triggers have the same expression, but a limit for the dumps of one trigger deletes no dump
+/// of the other trigger.
 #[test]
 fn what_is_kept_is_told_apart_by_trigger() {
     let dir = tempfile::tempdir().unwrap();
@@ -177,7 +179,7 @@ fn a_command_runs_for_each_dump() {
     );
 }
 
-/// A `--post` command runs without capabilities, and with `post-user` as that user.
+/// A `--post` command runs without capabilities. With `post-user` the command runs as that user.
 #[test]
 fn a_command_has_its_own_identity() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Dumps of `record -r`, compared with those of an oracle (`oracle.rs`), over real and generated
-//! captures.
+//! Tests of `record -r` over real and generated captures. Many tests compare dumps with those of an
+//! oracle (`oracle.rs`).
 
 mod alerts;
 mod bounded;
@@ -37,7 +37,7 @@ use crate::support::{PROGRAM, shared, skip, stderr};
 
 const S: i64 = 1_000_000_000;
 
-/// Runs `record` and returns its output and the summary, if it printed one.
+/// Runs `record --json`. Returns its output, and the summary if the program printed one.
 fn record(args: &[&str]) -> (Output, Option<Value>) {
     let output = Command::new(PROGRAM)
         .arg("record")
@@ -142,7 +142,8 @@ fn assert_same(found: &[Packet], expected: &[Packet], what: &str) {
     }
 }
 
-/// Checks that the packet counts add up, with no packet lost or left unread.
+/// Checks that every received packet was stored or filtered, and that every stored packet was
+/// analyzed.
 fn assert_ledgers(json: &Value, received: usize, what: &str) {
     let sum = |field: &str| {
         json["sources"]
@@ -190,8 +191,8 @@ fn captures(shared: &Path) -> Vec<PathBuf> {
 }
 
 /// Runs the program on a capture with these packets and compares the dumps with the oracle's.
-/// Returns the number of dumps, or `None` if a trigger fits no link type or if there are more than
-/// 60 dumps.
+/// Returns the number of dumps. `None` if a trigger compiles for no link type of the capture, or if
+/// the oracle has more than 60 dumps.
 fn compare(path: &Path, packets: &[Packet], question: &Question) -> Option<usize> {
     let expected = dumps(packets, question).filter(|dumps| dumps.len() <= 60)?;
     let dir = tempfile::tempdir().unwrap();
@@ -375,15 +376,16 @@ fn contents(dir: &Path) -> Contents {
     files
 }
 
-/// Eight runs of each of two questions under random CPU load give the same files, for any value of
-/// `rx-threads`, because one thread reads the file. The ring is smaller than the file.
+/// Eight runs of each of two questions under random CPU load give the same files. `rx-threads` is 1
+/// to 4 and has no effect, because one thread reads the file. The ring is smaller than the file.
 #[test]
 fn runs_repeat_byte_for_byte() {
     let dir = tempfile::tempdir().unwrap();
     let capture = dir.path().join("in.pcap");
     let seed = fastrand::u64(..);
     eprintln!("seed {seed}");
-    // 60,000 frames of 600 bytes, 36 MB, up to half a second out of order, through 16 MiB.
+    // 60,000 frames of 600 bytes, 36 MB, up to half a second out of order, pass through a ring of
+    // 16 MiB.
     write_capture(&capture, 60_000, 600, 1_000_000, Some(seed));
     let question = question(
         &["udp port 60000", "udp port 13"],
@@ -444,8 +446,8 @@ fn runs_repeat_byte_for_byte() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    // A larger ring gives the same result if no window exceeded the smaller ring, and the oracle
-    // agrees.
+    // No window of the first question exceeds the smaller ring. So a larger ring gives the same
+    // files, and the oracle gives the same dumps.
     let out = dir.path().join("large");
     let (_, json) = run(&args(&[&capture], &question, &out), &["--ring", "128MiB"]);
     assert!(
@@ -468,7 +470,7 @@ fn what_was_overwritten_is_counted() {
     write_capture(&capture, 60_000, 600, 1_000_000, None);
     let (packets, _) = read(&capture);
     // Trigger packets are at 5 s, 15 s and so on to 55 s of a capture of 60 s. 16 MiB hold about
-    // 27,000 frames, or 27 s. Windows of later triggers are longer, up to 45 s.
+    // 27,000 frames, or 27 s. The windows of the triggers from 25 s on are longer, up to 45 s.
     let question = question(&["udp port 60000"], "", 40 * S, 5 * S);
     let (output, json) = run(
         &args(&[&capture], &question, &dir.path().join("out")),
@@ -523,7 +525,7 @@ fn what_was_overwritten_is_counted() {
 }
 
 /// Packets that arrive after their window was closed do not change the verdict, which was given at
-/// the close. The summary counts these packets as late, and a message says how many there are.
+/// the close. The summary counts these packets as late, and a message gives their maximum number.
 #[test]
 fn a_packet_after_the_close_is_late() {
     let dir = tempfile::tempdir().unwrap();
@@ -626,8 +628,9 @@ fn compressed_dumps_are_the_same() {
     assert_dumps(&expected, &json, "zstd");
 }
 
-/// Timestamps jump back by 1000 s. A packet there that matches a trigger starts a dump at once, and
-/// the dump contains this packet. Later packets for its window are counted as late.
+/// Timestamps jump back by 1000 s. A packet after the jump that matches a trigger starts a dump,
+/// and the dump contains this packet. Later packets for the window of this dump are counted as
+/// late.
 #[test]
 fn a_capture_that_runs_backwards_keeps_its_triggers() {
     let dir = tempfile::tempdir().unwrap();
@@ -674,7 +677,8 @@ fn a_capture_that_runs_backwards_keeps_its_triggers() {
     );
 }
 
-/// With the smallest ring, a file of four times its size, and many short dumps, no run may hang.
+/// Runs with the smallest ring, a file of more than four times its size, and many short dumps do
+/// not hang.
 #[test]
 fn small_rings_do_not_hang() {
     let dir = tempfile::tempdir().unwrap();

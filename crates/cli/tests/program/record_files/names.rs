@@ -30,7 +30,8 @@ fn interface(link_type: u32) -> Vec<u8> {
     block(1, &words(&[link_type, 0]))
 }
 
-/// A UDP packet from 10.0.0.`host` to port 9, `number` µs after the epoch.
+/// A pcapng block with a UDP packet from 10.0.0.`host` to port 9. The timestamp is `number` µs
+/// after the epoch.
 fn packet(interface: u32, link_type: u32, host: u8, number: u32) -> Vec<u8> {
     let mut data = Vec::new();
     if link_type == 1 {
@@ -109,8 +110,8 @@ fn can_mount() -> bool {
     can
 }
 
-/// A host's address changes after the start. Each expression keeps the first address, even when it
-/// is compiled later.
+/// A host's address changes after the start. Each expression keeps the address from the start, even
+/// if the recorder compiles the expression later.
 #[test]
 fn a_host_that_moves_is_not_looked_up_again() {
     if !can_mount() {
@@ -150,8 +151,8 @@ fn a_host_that_moves_is_not_looked_up_again() {
         })
     };
 
-    // The dump opens after the change. A part of its filter is the same for all dumps, and must
-    // match the first address.
+    // The dump opens after the change. The part of its filter after `or` is the same for all dumps,
+    // and must match the address from the start.
     let (json, said) = run(&[
         "--trigger",
         "src host 10.0.0.3",

@@ -13,8 +13,8 @@ use serde_json::Value;
 use super::{S, args, contents, oracle::read, question, record, run, write_capture};
 use crate::support::{PROGRAM, skip, stderr};
 
-/// 2000 frames of 100 bytes, 10 ms apart. Only a longer capture has a frame to port 60000, so port
-/// 13 triggers here, once a second.
+/// 2000 frames of 100 bytes, 10 ms apart. The capture is too short for a frame to port 60000. The
+/// tests trigger on frames to other ports, for example port 13, which has a frame each second.
 fn capture(dir: &Path) -> std::path::PathBuf {
     let path = dir.join("in.pcap");
     write_capture(&path, 2000, 100, S / 100, None);
@@ -78,7 +78,8 @@ fn further_hits_are_listed_and_do_not_lengthen() {
     assert_eq!(json["dumps"][6]["clipped"], serde_json::json!(["end"]));
 }
 
-/// Dumps beyond `max-dumps` are refused, counted and reported. FlowScope dropped them silently.
+/// Dumps beyond `max-dumps` open dumps are refused, counted and reported. FlowScope dropped such
+/// dumps silently.
 #[test]
 fn too_many_dumps_are_refused_aloud() {
     let dir = tempfile::tempdir().unwrap();
@@ -215,7 +216,7 @@ fn pcap_has_one_link_type_a_file() {
         );
     }
     assert_eq!(contents(&out).len(), 3, "two captures and a sidecar");
-    // pcapng keeps one file, and a note says that libpcap cannot read it.
+    // With pcapng the dump has one file, and a note says that libpcap cannot read this file.
     let out = dir.path().join("ng");
     let json = run(&args(&[&capture], &question, &out), &[]).1.unwrap();
     let dump = only_dump(&json);
@@ -254,8 +255,8 @@ fn a_full_disk_loses_the_dump_and_nothing_else() {
     let capture = dir.path().join("in.pcap");
     write_capture(&capture, 30_000, 600, 1_000_000, None);
     let out = dir.path().join("out");
-    // The shell's limit is in units of 512 bytes (dash) or 1024 bytes (bash): 512 KiB or 1 MiB. A
-    // dump of a whole window needs more than 3 MiB.
+    // The shell's limit is in units of 512 bytes (dash) or, in other shells, 1024 bytes: 512 KiB or
+    // 1 MiB. A dump of a whole window needs more than 3 MiB.
     let script = r#"trap '' XFSZ; ulimit -f 1024; exec "$0" "$@""#;
     let output = Command::new("sh")
         .args([
@@ -477,8 +478,8 @@ fn the_names_of_flowscope_are_aliases() {
     );
 }
 
-/// `--size` counts GiB. The size exceeds any machine's memory, so the note about it is the same
-/// everywhere. The user does not exist, so no ring is created.
+/// `--size` counts GiB. The size exceeds the memory of any machine, so the program always prints a
+/// note about the size. The user does not exist, so the program creates no ring.
 #[test]
 fn flowscopes_size_is_in_gibibytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -501,7 +502,7 @@ fn flowscopes_size_is_in_gibibytes() {
     assert!(errors.contains("no-such-user"), "{errors}");
 }
 
-/// If frames have VLAN tags, a trigger that never matched gets advice.
+/// If frames have VLAN tags, a message advises how to change a trigger that never matched.
 #[test]
 fn tags_are_hinted_at() {
     let dir = tempfile::tempdir().unwrap();
@@ -569,10 +570,11 @@ fn a_silent_pipe_can_be_stopped() {
     let bytes = fs::read(&capture).unwrap();
     let mut writer = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
     std::io::Write::write_all(&mut writer, &bytes[..bytes.len() / 2]).unwrap();
-    // The first dump's file appears once the trigger packet is read.
+    // The file of the first dump appears after the recorder has read the trigger packet.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     let out = dir.path().join("out");
-    // The recorder also creates a test file in the directory.
+    // The recorder also creates a file in the directory to test whether it is writable. So only a
+    // name with `.pcapng` is a dump.
     let is_begun = || {
         let entries = fs::read_dir(&out).into_iter().flatten().flatten();
         entries

@@ -131,9 +131,11 @@ fn prepared(mut filter: Filter, packets: &[Packet]) -> Option<Filter> {
     (compiled > 0).then_some(filter)
 }
 
-/// For each packet that is a fragment, the flow of the latest first fragment of its datagram.
-/// `None` if the packet is no fragment, or if no such first fragment is at most a minute away. The
-/// program remembers 4096 datagrams; these captures have fewer.
+/// For each packet that is a fragment, the flow of the latest first fragment of its datagram up to
+/// this packet. `None` if the packet is no fragment, or if the datagram has no first fragment up to
+/// this packet or only one that is more than a minute away.
+///
+/// The program remembers at most 4096 datagrams, the oracle all.
 fn first_fragments(packets: &[Packet]) -> Vec<Option<FlowKey>> {
     let mut first: HashMap<FragmentKey, (FlowKey, i64)> = HashMap::new();
     let told = |packet: &Packet| {
@@ -149,7 +151,7 @@ fn first_fragments(packets: &[Packet]) -> Vec<Option<FlowKey>> {
 }
 
 /// The dumps of a recording whose packets are late by at most the reorder window. `None`: a trigger
-/// compiles for no link type.
+/// compiles for no link type of the packets.
 pub(crate) fn dumps(packets: &[Packet], question: &Question) -> Option<Vec<Dump>> {
     let mut order: Vec<usize> = (0..packets.len()).collect();
     order.sort_by_key(|i| packets[*i].time_ns);
@@ -199,8 +201,9 @@ pub(crate) fn dumps(packets: &[Packet], question: &Question) -> Option<Vec<Dump>
     Some(dumps)
 }
 
-/// The packets in a closed interval that match a filter, in time order. The filter runs again with
-/// all known datagrams, so it also finds fragments before their first fragment.
+/// The packets in a closed interval that match a filter, in time order. If the filter cannot decide
+/// about a packet, the filter runs again with all known datagrams. So fragments that arrive before
+/// their first fragment also match.
 fn window(in_order: &[&Packet], filled: FilledExpression, from_ns: i64, to_ns: i64) -> Vec<Packet> {
     let inside: Vec<Packet> = in_order
         .iter()

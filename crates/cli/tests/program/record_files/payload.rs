@@ -40,7 +40,7 @@ fn payload_terms_trigger_and_dump() {
     }
 }
 
-/// The capture filter supports the same language and acts before the ring.
+/// The capture filter supports payload terms, like a trigger, and acts before the ring.
 #[test]
 fn a_payload_term_filters_what_is_recorded() {
     let dir = tempfile::tempdir().unwrap();
@@ -73,8 +73,9 @@ fn a_payload_term_filters_what_is_recorded() {
     assert_ledgers(&json, 10, filter);
 }
 
-/// Packets that imitate our comments are written unchanged, and the dump still has its own
-/// comments. This also holds if a packet arrives too late for its window.
+/// Packets that imitate the comments which the recorder writes into dumps are written unchanged. A
+/// pcapng dump still has the recorder's own comments. This also holds if a packet arrives too late
+/// for its window.
 #[test]
 fn packets_that_imitate_our_comments_are_written_as_they_are() {
     let dir = tempfile::tempdir().unwrap();

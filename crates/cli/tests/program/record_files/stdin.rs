@@ -1,5 +1,5 @@
-//! `-r -`: packets from stdin give the same dumps as the file. Dumps finish while the stream is
-//! still open.
+//! `-r -`: packets from stdin give dumps with as many packets as the same packets from a file.
+//! Dumps finish while the stream is still open.
 
 use std::{
     fs,
@@ -47,7 +47,7 @@ fn packets(child: Child, what: &str) -> Vec<u64> {
         .collect()
 }
 
-/// 20,000 frames that are 1 ms apart, with two triggers.
+/// 20,000 frames that are 1 ms apart, with two trigger packets.
 fn capture(dir: &Path) -> PathBuf {
     let path = dir.join("in.pcap");
     write_capture(&path, 20_000, 100, S / 1000, None);

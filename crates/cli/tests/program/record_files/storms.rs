@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{S, bounded, contents, record, write_capture};
 use crate::support::{PROGRAM, stderr};
 
-/// Packets of the storm, each of a different flow.
+/// Number of packets to port 53 in the storm, each of a different flow.
 const FLOWS: u32 = 60_000;
 const START: i64 = 1_800_000_000 * S;
 
@@ -29,7 +29,8 @@ fn udp(host: u32, port: u16) -> Vec<u8> {
     packet
 }
 
-/// Writes a packet of each flow to port 53 within a minute, and one packet to port 77 among them.
+/// Writes a packet of each flow to port 53, 1 ms apart, and one packet to port 77 among these
+/// packets.
 fn storm(path: &Path) {
     let file = std::io::BufWriter::new(fs::File::create(path).unwrap());
     let mut writer = PcapWriter::new(file, PcapOptions::new(LinkType::RAW)).unwrap();
@@ -94,7 +95,8 @@ fn a_storm_leaves_room_for_another_rule_with_default_options() {
     );
 }
 
-/// 600 s of packets to ports 1 to 100 in turn, 10 ms apart. Port 13 has a packet each second.
+/// 600 s of packets, 10 ms apart, to ports 1 to 100 in turn, except six packets to port 60000. Port
+/// 13 has a packet each second.
 fn minutes(path: &Path) {
     write_capture(path, 60_000, 600, S / 100, None);
 }
@@ -171,7 +173,7 @@ fn bytes_of_an_hour_are_bounded_in_the_same_way_in_every_run() {
             .iter()
             .map(|dump| dump["bytes"].as_u64().unwrap());
         let bytes: u64 = bytes.sum();
-        // Written bytes are counted after each 256 KiB of packets.
+        // The recorder counts the bytes that dumps have written after each 256 KiB of packets.
         assert!((3 << 20..7 << 20).contains(&bytes), "{bytes}");
         assert!(
             json["suppressed_by"]["bytes-per-hour"].as_u64() > Some(400),
@@ -182,8 +184,8 @@ fn bytes_of_an_hour_are_bounded_in_the_same_way_in_every_run() {
     assert!(runs[0] == runs[1]);
 }
 
-/// Dumps' written bytes also count towards `bytes-per-hour` if the file is smaller than the ring.
-/// The result is the same for every size of the ring.
+/// Bytes that dumps write also count towards `bytes-per-hour` if the file is smaller than the ring.
+/// The result is the same for the tested sizes of the ring.
 #[test]
 fn bytes_are_counted_in_a_file_smaller_than_the_ring() {
     let dir = tempfile::tempdir().unwrap();
@@ -237,8 +239,8 @@ fn bytes_are_counted_in_a_file_smaller_than_the_ring() {
     }
 }
 
-/// A dump ends when it has as many packets or bytes as `dump-packets` or `dump-bytes` permits. Each
-/// window would contain up to 1,091 packets.
+/// A dump ends when it has `dump-packets` packets, or at least `dump-bytes` bytes. Each window
+/// would contain up to 1,091 packets.
 #[test]
 fn a_dump_ends_when_it_has_as_much_as_was_asked_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -322,14 +324,16 @@ fn triggers_that_may_be_missed_are_told() {
     let not_analyzed = json["not_analyzed"].as_u64().unwrap();
     assert!(not_analyzed > 0, "{json}");
     assert_eq!(json["analyzers"]["missed"], not_analyzed);
-    // Missed packets are reported when they are missed, and with their number at the end.
+    // A message reports missed packets during the recording, and a message at the end gives their
+    // number.
     assert!(errors.contains("missed"), "{errors}");
     let number = format!("{not_analyzed} packets");
     assert!(errors.contains(&number), "{errors}");
     assert!(errors.lines().count() < 20, "{errors}");
 }
 
-/// Nobody reads the messages. Dumps are written anyway, and the summary lists all of them.
+/// While nobody reads the messages, the recorder still writes all dumps. After the test has read
+/// the messages, the recorder ends, and the summary lists all dumps.
 #[test]
 fn a_terminal_that_stands_still_holds_no_dump_up() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Dumps of files that must be incomplete.
+//! Dumps of `record -r` that must have the verdict `incomplete`.
 
 use std::{
     fs::{self, File},
@@ -25,7 +25,8 @@ fn udp(port: u8) -> Vec<u8> {
     packet
 }
 
-/// Records one dump of all packets around a packet to port 9, which must be incomplete.
+/// Records a capture with one dump of all packets up to 5 s before and after a packet to port 9.
+/// The dump must be incomplete. Returns the dump in the summary, and the summary.
 fn only_dump(capture: &Path, out: &Path, format: &str) -> (Value, Value) {
     let question = question(&["udp port 9"], "", 5 * S, 5 * S);
     let args = args(&[capture], &question, out);
@@ -38,9 +39,9 @@ fn only_dump(capture: &Path, out: &Path, format: &str) -> (Value, Value) {
     (dump, json)
 }
 
-/// pcap has no timestamps before 1970 or after February 2106, pcapng none before 1970. Packets
-/// outside of this range are written with another timestamp, and the verdict counts them as
-/// `restamped`.
+/// pcap has no timestamps before 1970 or after February 2106, pcapng none before 1970. The recorder
+/// writes packets outside of this range with another timestamp, and the verdict counts these
+/// packets as `restamped`.
 #[test]
 fn time_stamps_that_the_format_cannot_hold_are_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -93,7 +94,7 @@ fn time_stamps_that_the_format_cannot_hold_are_told() {
 }
 
 /// Two files have 80,000 interfaces, more than the 65,536 that a recording can number. Packets of
-/// the other interfaces count as lost, not as filtered.
+/// interfaces beyond this limit count as lost, not as filtered.
 #[test]
 fn packets_of_too_many_interfaces_are_lost() {
     let dir = tempfile::tempdir().unwrap();

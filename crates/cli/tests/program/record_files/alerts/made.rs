@@ -10,7 +10,7 @@ use super::{Run, run};
 
 const EACH: usize = 50;
 const START_US: i64 = 1_790_000_000_000_000;
-/// Packets of a flow.
+/// Number of packets of a flow.
 const PACKETS: usize = 6;
 /// Time between two packets of a flow.
 const STEP_US: i64 = 100_003;
