@@ -57,7 +57,7 @@ mod dpdk {
         }
     }
 
-    /// `pkg-config`'s answer about DPDK; `None` if it does not know DPDK.
+    /// Flags of DPDK from `pkg-config`. `None` if `pkg-config` cannot be run or does not know DPDK.
     fn pkg_config(question: &str) -> Option<String> {
         let program = std::env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
         let output = Command::new(program)

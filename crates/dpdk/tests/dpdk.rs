@@ -1,8 +1,8 @@
 //! DPDK's vdevs: generated traffic, files, and interfaces of separate network namespaces.
 //!
-//! Without the feature `dpdk` this file is empty; `scripts/dpdk.sh` runs these tests, or reports
-//! why not. All tests of this process share one environment, so they have a separate binary. Tests
-//! of interfaces need root and `ip`.
+//! Without the feature `dpdk` this file is empty. `scripts/dpdk.sh` runs these tests, or reports
+//! why not. All tests of a process share one DPDK environment (EAL), so these tests have a separate
+//! binary. Tests of interfaces need root and `ip`.
 #![cfg(feature = "dpdk")]
 #![allow(
     clippy::unwrap_used,
@@ -63,7 +63,8 @@ struct Taken {
     notices: Vec<String>,
 }
 
-/// Takes from a queue until it has `count` frames in all, or is at its end.
+/// Takes frames and notices from a queue until `taken` has `count` frames in all, or until the
+/// queue ends.
 fn take(queue: &mut dyn Queue, taken: &mut Taken, count: usize) {
     let start = Instant::now();
     while taken.frames.len() < count {
@@ -91,8 +92,8 @@ fn take(queue: &mut dyn Queue, taken: &mut Taken, count: usize) {
     }
 }
 
-/// Stops a queue, takes the rest, and checks the ledger to the packet. Returns received packets,
-/// and lost packets by cause.
+/// Stops a queue, takes the remaining frames, and checks that every received packet was taken or
+/// counted as lost. Returns received packets, and lost packets by cause.
 fn drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, Vec<(LossCause, Option<u64>)>) {
     queue.stop();
     take(queue, taken, usize::MAX);
@@ -228,7 +229,8 @@ fn files_come_as_they_are_with_their_stamps() {
     }
 }
 
-/// Each file of a device is a separate queue, and the engine must serve every queue.
+/// Each file of a device is a separate queue, and the engine must serve every queue, even with one
+/// thread.
 #[test]
 fn all_files_of_a_device_are_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -271,7 +273,7 @@ fn an_interface_through_libpcap_loses_what_is_counted() {
             queue.interfaces()[0].time_domain,
             TimeDomain::KernelSoftware
         );
-        // While nobody reads, libpcap's 2 MiB are soon full.
+        // While nobody reads, libpcap's buffer of 2 MiB is soon full.
         let sent = generate("v0", "generate:flows=10,count=60000,size=200");
         let mut taken = Taken::default();
         let (received, lost) = drain(queue.as_mut(), &mut taken);
@@ -358,7 +360,7 @@ fn a_stalled_reader_gets_what_the_kernels_ring_holds() {
     });
 }
 
-/// The kernel's count of promiscuous users of the interface.
+/// The kernel's promiscuity count of an interface: how many users have set promiscuous mode.
 fn promiscuity(interface: &str) -> String {
     let output = Command::new("ip")
         .args(["-d", "link", "show", interface])
@@ -380,7 +382,8 @@ fn an_interface_is_as_it_was_when_the_queue_goes() {
         let queue = open("net_af_packet27,iface=v1");
         assert_eq!(promiscuity("v1"), "1");
         drop(queue);
-        // A process that another test is starting may hold the socket for an instant.
+        // A child process that another test is starting may still have the queue's socket for an
+        // instant.
         let start = Instant::now();
         while promiscuity("v1") != "0" {
             assert!(start.elapsed() < DEADLINE);
@@ -423,8 +426,8 @@ fn an_interface_goes_down_and_comes_back() {
     });
 }
 
-/// A driver keeps its socket, which receives no more packets, even if an interface of the same name
-/// exists again.
+/// After the removal of an interface the driver keeps its socket. The socket receives no more
+/// packets, even if an interface of the same name exists again.
 #[test]
 fn a_removed_interface_ends_its_device() {
     for (name, device) in [
@@ -472,7 +475,7 @@ fn a_removed_interface_ends_a_device_of_two_queues() {
         assert_eq!(queues.len(), 2);
         generate("v0", "generate:flows=100,count=500");
         ip("link del v0");
-        // Longer than a queue goes on without a check of its interface.
+        // Longer than 50 ms, the time between two checks of the interface by a queue.
         let alone = Duration::from_millis(100);
         let (mut lent, mut received) = ([0, 0], 0);
         let (mut left, start) = (vec![0, 1], Instant::now());
@@ -521,7 +524,7 @@ fn what_the_host_uses_is_refused() {
             .to_string();
         assert!(message.contains("address"), "{message}");
         assert!(message.contains("take-interface"), "{message}");
-        // `net_af_packet` copies the packets, so the host keeps its packets and the device is
+        // `net_af_packet` copies the packets, and the host still gets its packets. So the device is
         // accepted.
         open("net_af_packet30,iface=v0");
     });
