@@ -1,4 +1,5 @@
-//! Texts that no user means. No text may cause a crash, and a rejection may take at most a second.
+//! Texts that no user means. No text may cause a crash, and a rejection must take less than a
+//! second of processor time.
 
 use std::time::Duration;
 
@@ -7,18 +8,18 @@ use retroscope_filter::{EXPRESSION_BYTES_MAX, Filter, FilterError, FilterProblem
 use retroscope_packet::LinkType;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Maximum processor time of a rejection. A slower attempt is repeated, because on a virtual
-/// processor the time of other guests may count too.
+/// Limit on the processor time of a rejection. A slower attempt is repeated up to twice, because on
+/// a virtual processor the time of other guests may count too.
 const TIME_MAX: Duration = Duration::from_secs(1);
 const MIB: usize = 1 << 20;
 
-/// Repeats `unit` between `start` and `end`, up to about `bytes` bytes.
+/// Repeats `unit` between `start` and `end`, as often as `bytes` bytes permit.
 fn filled(bytes: usize, (start, unit, end): (&str, &str, &str)) -> String {
     let count = (bytes - start.len() - end.len()) / unit.len();
     [start, &unit.repeat(count), end].concat()
 }
 
-/// Does everything that happens with an expression before the first packet.
+/// Parses, checks and compiles an expression for an Ethernet savefile.
 fn try_all(text: &str) -> Result<(), FilterError> {
     let link = savefile(LinkType::ETHERNET, 65_535);
     let template = Template::parse(text)?;
@@ -34,7 +35,7 @@ fn cpu_time() -> Duration {
 }
 
 /// Tries a text. Returns the error, which must render and must come within the time limit. `None`
-/// if the text is accepted.
+/// if the text is accepted, however long that takes.
 fn tried(what: &str, text: &str) -> Option<FilterError> {
     for _ in 0..3 {
         let start = cpu_time();
@@ -105,7 +106,8 @@ fn long_texts_are_refused_or_compiled_quickly() {
                 .is_some_and(|error| matches!(error.problem(), FilterProblem::TooLong { .. }));
             assert!(is_too_long, "{bytes} bytes of {text:?}: {error:?}");
         }
-        // A valid text may take longer, so the maximum length is tried only if 16 KiB are rejected.
+        // Compiling a valid text may take longer, so the maximum length is tried only if 16 KiB are
+        // rejected.
         if tried(&format!("16 KiB of {text:?}"), &filled(16 << 10, text)).is_some() {
             let what = format!("as much as may be of {text:?}");
             tried(&what, &filled(EXPRESSION_BYTES_MAX, text));

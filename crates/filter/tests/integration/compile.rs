@@ -1,4 +1,5 @@
-//! Compilation: places of errors, files and interfaces, unusual texts.
+//! Compilation: places of errors, empty expressions, filters for savefiles and for live interfaces,
+//! and unusual texts.
 
 use retroscope_filter::{
     Aux, FilterError, FilterMode, FilterProblem, LinkContext, Program, Template, compile,
@@ -174,8 +175,8 @@ fn live_filters_ask_for_direction_and_interface() {
         FilterProblem::Refused(_)
     ));
     program("ip broadcast", ETHERNET);
-    // The kernel answers this load of the VLAN tag (`SKF_AD_VLAN_TAG`) for a live socket, but a
-    // recorded packet cannot.
+    // For a live socket the kernel answers this load of the VLAN tag (`SKF_AD_VLAN_TAG`). A
+    // recorded packet has no answer, so the compiler refuses the load.
     assert!(matches!(
         error("ether[0xfffff02c:2] = 5", LIVE).problem(),
         FilterProblem::Program(_)
@@ -206,7 +207,7 @@ fn many_threads_compile_at_once() {
     });
 }
 
-/// Words for random texts. A resolver is never asked for any of these.
+/// Words for random texts. None of the texts makes the compiler look up a name.
 const VOCABULARY: [&str; 40] = [
     "tcp", "udp", "ip", "ip6", "vlan", "mpls", "host", "net", "port", "src", "dst", "and", "or",
     "not", "(", ")", "[", "]", "1.2.3.4", "fe80::1", "80", "70000", "-", "&", "<<", "=", "!",

@@ -6,7 +6,7 @@ use crate::common::{rows, savefile, shared};
 use retroscope_filter::compile;
 use retroscope_packet::LinkType;
 
-/// Only each `STEP`th filter of the table is compared.
+/// The test compares only every `STEP`th valid Ethernet filter of the table.
 const STEP: usize = 5;
 
 #[test]
@@ -30,7 +30,8 @@ fn programs_read_as_tcpdump_prints_them() {
             .output();
         let theirs = output.expect("tcpdump runs");
         if !theirs.status.success() {
-            // Valid for a savefile but not for a device, such as `ip broadcast` without a netmask.
+            // tcpdump refuses this filter without a savefile, for example `ip broadcast` without a
+            // netmask.
             continue;
         }
         let program = compile(filter, savefile(LinkType::ETHERNET, 262_144))

@@ -1,5 +1,5 @@
 //! Tables of expected results: which expressions compile, and how many packets of real captures
-//! match. Tests every row.
+//! match. The tests check every row.
 
 use std::collections::BTreeMap;
 
@@ -52,8 +52,9 @@ const LINK_TYPES: [(&str, u16); 39] = [
     ("USB_LINUX", 189),
 ];
 
-/// Counts the matches, with programs for each interface. Returns an error if no interface compiles.
-/// Interpreter, machine code and its loop must agree on each packet.
+/// Counts the matching packets, with a program for each link type. Returns an error if the
+/// expression compiles for no interface. The interpreter, machine code and machine code that
+/// filters many packets in a loop must agree on each packet.
 fn count(capture: &Capture, expr: &str) -> Result<usize, FilterError> {
     let mut filter = Filter::new(Template::parse(expr)?.into_plain()?);
     let mut first_error = None;

@@ -24,13 +24,13 @@ pub(crate) type Piece = (u16, u16, bool);
 
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 
-/// A whole UDP datagram.
+/// An Ethernet frame with a whole UDP datagram over IPv4. `tags` are the contents of VLAN tags.
 pub(crate) fn udp(ends: Ends, tags: &[u16]) -> Vec<u8> {
     ipv4(ends, 17, (7, 0, false), tags)
 }
 
-/// A frame with IPv4 and 16 more bytes: a UDP header, or 8 bytes 0xee in a later fragment, and then
-/// 8 zeros. `tags` are the contents of its VLAN tags.
+/// An Ethernet frame with IPv4 and 16 more bytes: a UDP header, or 8 bytes 0xee in a later
+/// fragment, and then 8 zeros. `tags` are the contents of VLAN tags.
 pub(crate) fn ipv4(ends: Ends, proto: u8, (id, offset, more): Piece, tags: &[u16]) -> Vec<u8> {
     let mut frame = MACS.to_vec();
     for tag in tags {

@@ -11,7 +11,8 @@ use retroscope_filter::{FilterMode, LinkContext};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::CaptureReader;
 
-/// A file outside of the checkout. `None`, with a visible line, if the file is missing.
+/// Path of a file in the folder `shared` next to the checkout. `None`, with a message, if the file
+/// is missing.
 #[allow(clippy::print_stderr, reason = "a skipped test says so")]
 pub(crate) fn shared(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -33,7 +34,7 @@ pub(crate) fn rows(path: &Path) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// A savefile's context with the optimizer, as tcpdump compiles.
+/// The context of a savefile, with the optimizer, which tcpdump uses by default.
 pub(crate) fn savefile(link_type: LinkType, snaplen: u32) -> LinkContext {
     LinkContext {
         link_type,
