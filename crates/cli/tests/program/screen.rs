@@ -82,8 +82,8 @@ fn what_a_recorder_does_is_seen_on_a_terminal() {
     assert!(!seen.contains("[1;31m"), "no colors were wanted");
     assert_eq!(modes(), before);
 
-    // After the recorder has ended, a message about the end is above the last status. SIGINT
-    // restores the terminal.
+    // After the recorder has ended, the screen shows above the last status that the recorder does
+    // not answer. SIGINT restores the terminal.
     let mut child = start("");
     let mut seen = String::new();
     terminal.wait(&mut seen, |seen| shows(seen, &["(q quits)", "tcp port 9"]));
