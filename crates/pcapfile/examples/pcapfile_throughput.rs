@@ -16,6 +16,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let format = CaptureReader::new(&file[..])?.format();
     if format.pcap.is_some() && format.compression.is_none() {
         let records = file[24..].to_vec();
+        if records.is_empty() {
+            return Err("the capture has no packets".into());
+        }
         while file.len() < 1 << 30 {
             file.extend_from_slice(&records);
         }

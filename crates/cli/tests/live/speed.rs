@@ -1,6 +1,6 @@
 //! Measures up to which packet rate the recorder loses no packet. Needs a release build.
 //!
-//! `cargo test --release -p retroscope-cli --test live speed -- --ignored --nocapture`
+//! `cargo test --release -p retroscope-cli --test live speed::the_highest -- --ignored --nocapture`
 
 use crate::{
     namespace::Namespace,
