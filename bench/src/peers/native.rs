@@ -122,7 +122,7 @@ struct Queue {
 // SAFETY: all threads may use the queue at once, each through a separate end, as `queues.h`
 // promises. The items of the queue are plain numbers.
 unsafe impl Send for Queue {}
-// SAFETY: as above.
+// SAFETY: all threads may use the queue at once, each through a separate end.
 unsafe impl Sync for Queue {}
 
 impl Queue {

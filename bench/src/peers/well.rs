@@ -92,7 +92,7 @@ struct Buffers<'m> {
 // SAFETY: this value alone borrows the bytes at `start` for `'m`, and one thread at a time accesses
 // each buffer, as the type's documentation says.
 unsafe impl Send for Buffers<'_> {}
-// SAFETY: as above.
+// SAFETY: one thread at a time accesses each buffer, as the type's documentation says.
 unsafe impl Sync for Buffers<'_> {}
 
 impl<'m> Buffers<'m> {
@@ -131,8 +131,8 @@ impl<'m> Buffers<'m> {
         assert!(index < self.packets.len());
         // SAFETY: in bounds of the borrowed region, as `index` is below `count`.
         let start = unsafe { self.start.add(index * self.buffer_bytes) };
-        // SAFETY: as above. The bytes are initialized, as the region came from a slice, and nobody
-        // else accesses them, as the caller promises.
+        // SAFETY: the buffer is in bounds of the region. Its bytes are initialized, as the region
+        // came from a slice, and nobody else accesses them, as the caller promises.
         unsafe { std::slice::from_raw_parts_mut(start, self.buffer_bytes) }
     }
 }

@@ -65,7 +65,7 @@ pub(crate) mod layout {
 // SAFETY: a frame is a `&'p [u8]` and two numbers. Nothing is written through the reference, and
 // such references may go to other threads.
 unsafe impl Send for FilterFrame<'_> {}
-// SAFETY: as above. No method changes anything.
+// SAFETY: a frame is a `&'p [u8]` and two numbers, and no method changes anything.
 unsafe impl Sync for FilterFrame<'_> {}
 
 impl<'p> FilterFrame<'p> {

@@ -207,7 +207,7 @@ impl CompileHandle {
     fn into_live(self) -> Result<Self, String> {
         // SAFETY: the handle is open and activated.
         let dlt = unsafe { pcap_datalink(self.pcap.as_ptr()) };
-        // SAFETY: as above.
+        // SAFETY: the handle is open and activated.
         let snaplen = unsafe { pcap_snapshot(self.pcap.as_ptr()) };
         // SAFETY: takes two integers; libpcap checks them.
         let pcap = unsafe { pcap_open_dead(dlt, snaplen) };
@@ -246,7 +246,7 @@ impl CompileHandle {
         if status != 0 {
             // SAFETY: the handle is open; the result is a NUL-terminated string inside it.
             let message = unsafe { pcap_geterr(self.pcap.as_ptr()) };
-            // SAFETY: as above, and nothing changes it while `&mut self` is held.
+            // SAFETY: the NUL-terminated string does not change while `&mut self` is held.
             let message = unsafe { CStr::from_ptr(message) };
             return Err(message.to_string_lossy().into_owned());
         }

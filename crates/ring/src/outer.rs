@@ -453,7 +453,7 @@ impl BucketSlot {
                 let committed =
                     u32::try_from(committed).expect("a bucket has at most 2^27 descriptors");
                 let min_ns = header.min_ns.load(Ordering::Relaxed); // ordered by `committed`; may be newer
-                let max_ns = header.max_ns.load(Ordering::Relaxed); // as above
+                let max_ns = header.max_ns.load(Ordering::Relaxed); // ordered by `committed`; may be newer
                 (committed, min_ns, max_ns, false)
             }
         };

@@ -142,13 +142,13 @@ impl PcapHandle {
         let pcap = self.pcap.as_ptr();
         // SAFETY: the handle is open and not active.
         unsafe { pcap_set_snaplen(pcap, SNAPLEN) };
-        // SAFETY: as above.
+        // SAFETY: the handle is open and not active.
         unsafe { pcap_set_promisc(pcap, c_int::from(promiscuous)) };
-        // SAFETY: as above.
+        // SAFETY: the handle is open and not active.
         unsafe { pcap_set_timeout(pcap, TIMEOUT_MS) };
-        // SAFETY: as above.
+        // SAFETY: the handle is open and not active.
         unsafe { pcap_set_tstamp_precision(pcap, PRECISION_NANO) };
-        // SAFETY: as above.
+        // SAFETY: the handle is open and not active.
         unsafe { pcap_set_buffer_size(pcap, buffer_bytes) };
     }
 
@@ -267,7 +267,7 @@ impl PcapHandle {
     fn last_error(&mut self) -> String {
         // SAFETY: the handle is open; the result is a NUL-terminated string inside it.
         let message = unsafe { pcap_geterr(self.pcap.as_ptr()) };
-        // SAFETY: as above, and nothing changes it while `&mut self` is held.
+        // SAFETY: the NUL-terminated string does not change while `&mut self` is held.
         let message = unsafe { CStr::from_ptr(message) };
         message.to_string_lossy().into_owned()
     }

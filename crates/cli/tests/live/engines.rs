@@ -460,8 +460,9 @@ fn connections_that_are_opened_again_are_not_dropped() {
         frames.iter().for_each(|frame| sender.send(frame));
         recorder.settle(sender.sent());
     }
-    // The inserter counts a packet before it gives the XDP program the orders that follow from this
-    // packet. When the inserter counts the next packet, the XDP program has these orders.
+    // The inserter counts a burst before it gives the XDP program the orders that follow from the
+    // burst. The packet below arrives in a later burst, so when the inserter has counted the packet,
+    // the XDP program normally has the orders of the frames before.
     sender.send(&udp(9, 7, 8, &[0; 8]));
     recorder.settle(sender.sent());
     (0..FLOWS).for_each(|flow| sender.send(&tcp(flow, 16, &[2; 1000])));

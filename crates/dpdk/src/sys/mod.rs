@@ -387,7 +387,8 @@ impl MbufBurst {
             // long as the port.
             unsafe { rsd_free_plain(&raw const self.view, self.mbufs.as_mut_ptr(), count) };
         } else {
-            // SAFETY: as above, but the buffers need not be plain.
+            // SAFETY: the first `count` buffers came from `rsd_receive` and were not freed yet:
+            // `count` is 0 now. `rsd_free` takes buffers of any kind.
             unsafe { rsd_free(self.mbufs.as_mut_ptr(), count) };
         }
     }

@@ -66,7 +66,7 @@ pub(crate) struct MbufPool {
 
 // SAFETY: any thread may use a mempool; this value only exposes its address.
 unsafe impl Send for MbufPool {}
-// SAFETY: as above; `&self` allows no changes.
+// SAFETY: any thread may use a mempool, and `&self` allows no changes of this value.
 unsafe impl Sync for MbufPool {}
 
 impl Drop for MbufPool {

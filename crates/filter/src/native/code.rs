@@ -43,8 +43,8 @@ pub(crate) struct MachineCode<F> {
 // SAFETY: code and tables do not change after `MachineCode::new` and belong to no thread. The
 // thread that drops the last reference unmaps the memory.
 unsafe impl<F: Send> Send for MachineCode<F> {}
-// SAFETY: as above. A run writes only to the stack of its own thread, and to results that only this
-// thread can reach.
+// SAFETY: code and tables do not change. A run writes only to the stack of its own thread, and to
+// results that only this thread can reach.
 unsafe impl<F: Sync> Sync for MachineCode<F> {}
 
 impl<F: FunctionPointer> MachineCode<F> {

@@ -106,7 +106,7 @@ impl DumpFunction {
     }
 }
 
-/// The templates of scripts and modules, by their texts.
+/// The templates of scripts and modules, by link type and text.
 #[derive(Debug, Default)]
 pub(crate) struct TextTemplates {
     live: bool,

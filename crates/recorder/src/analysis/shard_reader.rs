@@ -104,8 +104,8 @@ impl Share {
     }
 
     /// If there is a gap whose number of packets is not known, remembers what `count` returns: a
-    /// record, and the number of the shard's packets before this record. The record must be `first`
-    /// or later.
+    /// record, and the number of the shard's packets before this record. A record before `first` is
+    /// not remembered.
     fn look_behind(&mut self, first: u64, count: impl FnOnce() -> (u64, u64)) {
         if self.gap_ns.is_some() && self.counted.is_none() {
             self.counted = Some(count()).filter(|(record, _)| *record >= first);

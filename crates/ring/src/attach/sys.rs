@@ -64,7 +64,7 @@ enum RegionOrigin {
 // SAFETY: this value owns the mapping, or keeps its owner alive. The mapping is not tied to a
 // thread, and all access is by atomic loads.
 unsafe impl Send for Mapped {}
-// SAFETY: as above.
+// SAFETY: all access to the mapping, from any thread, is by atomic loads.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
