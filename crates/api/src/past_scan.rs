@@ -16,13 +16,14 @@ use crate::{
     caller::Caller,
     extract::Json,
     problem::Problem,
+    queries::{ConcurrencyLimit, ConcurrencyPermit},
     role::Role,
 };
 
 /// Cancels a query when dropped: for example with the request's future, because the client has
 /// disconnected.
 #[derive(Debug, Default)]
-pub(crate) struct CancelOnDrop(pub(crate) Cancel);
+struct CancelOnDrop(Cancel);
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
@@ -93,13 +94,9 @@ impl PastScan {
         answer: impl FnOnce(T, &QueryReport, &Query) -> B + Send + 'static,
     ) -> Result<Response, Problem> {
         let stretch = self.stretch.read()?;
-        let permit = app.query_limit.take(&caller)?;
-        let awaited = CancelOnDrop::default();
-        let cancel = awaited.0.clone();
-        let asked = (Arc::clone(&app), caller.clone());
-        let looked = run_blocking(move || {
-            let handle = &app.handle;
-            check_names(self.filter.as_deref().unwrap_or_default(), &caller)?;
+        let limit = Arc::clone(&app.query_limit);
+        run_cancellable(app, caller, &limit, move |app, caller, cancel, permit| {
+            check_names(self.filter.as_deref().unwrap_or_default(), caller)?;
             let own = caller.snaplen.and_then(std::num::NonZeroU32::new);
             let query = Query {
                 expression: self.filter.unwrap_or_default(),
@@ -116,12 +113,30 @@ impl PastScan {
                 },
                 ..self.query
             };
-            let found = handle.query(&query)?.until(&cancel);
+            let found = app.handle.query(&query)?.until(cancel);
             let report = found.each(|seen| look(&mut state, seen))?;
             Ok(Json(answer(state, &report, &query)).keeping(permit))
-        });
-        let looked = while_valid(&asked.0, &asked.1, looked).await;
-        drop(awaited);
-        looked
+        })
+        .await
     }
+}
+
+/// Runs `work` on a blocking thread, with a permit of `limit` that `work` gives to its answer.
+/// Cancels `work` if the client disconnects, or if its token or session ends.
+pub(crate) async fn run_cancellable(
+    app: Arc<App>,
+    caller: Caller,
+    limit: &Arc<ConcurrencyLimit>,
+    work: impl FnOnce(&App, &Caller, &Cancel, ConcurrencyPermit) -> Result<Response, Problem>
+    + Send
+    + 'static,
+) -> Result<Response, Problem> {
+    let permit = limit.take(&caller)?;
+    let awaited = CancelOnDrop::default();
+    let cancel = awaited.0.clone();
+    let asked = (Arc::clone(&app), caller.clone());
+    let done = run_blocking(move || work(&app, &caller, &cancel, permit));
+    let done = while_valid(&asked.0, &asked.1, done).await;
+    drop(awaited);
+    done
 }

@@ -14,14 +14,14 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{AppState, CallerExtension};
 use crate::{
-    app::{App, run_blocking, while_valid},
+    app::App,
     bodies::request::TimeRangeBody,
     caller::Caller,
     conversation::{Conversation, SegmentBytes, end_text},
     dissect::{DataSource, FieldBody},
     extract::{Json, QueryParams},
     flow_packets::{FlowPackets, FlowRange, KeptPacket},
-    past_scan::{CancelOnDrop, ScanSummary},
+    past_scan::{ScanSummary, run_cancellable},
     problem::Problem,
     queries::ConcurrencyLimit,
 };
@@ -327,25 +327,17 @@ fn read(id: &str, from: Option<String>, to: Option<String>) -> Result<AskedPacke
     Ok((id, (range.from_ns, range.to_ns)))
 }
 
-/// Runs `work` on a blocking thread, with a permit of `limit`. `work` is cancelled if the client
-/// disconnects, or if its token or session ends. Returns the answer with the result of `work`.
+/// Runs `work` as [`run_cancellable`] does, and returns the answer with its result.
 async fn answer<T: Serialize + Send + 'static>(
     app: Arc<App>,
     caller: Caller,
     limit: &Arc<ConcurrencyLimit>,
     work: impl FnOnce(&App, &Caller, &Cancel) -> Result<T, Problem> + Send + 'static,
 ) -> Result<Response, Problem> {
-    let permit = limit.take(&caller)?;
-    let awaited = CancelOnDrop::default();
-    let cancel = awaited.0.clone();
-    let asked = (Arc::clone(&app), caller.clone());
-    let done = run_blocking(move || {
-        let body = work(&app, &caller, &cancel)?;
-        Ok(Json(body).keeping(permit))
-    });
-    let done = while_valid(&asked.0, &asked.1, done).await;
-    drop(awaited);
-    done
+    run_cancellable(app, caller, limit, move |app, caller, cancel, permit| {
+        Ok(Json(work(app, caller, cancel)?).keeping(permit))
+    })
+    .await
 }
 
 /// Reports as an event that a client receives `bytes` of packets: the packets of `scan`, or without

@@ -13,7 +13,7 @@ use crate::{
     app::run_blocking,
     bodies::request::check_names,
     extract::{Json, QueryParams},
-    problem::{Cause, Problem, ProblemBody},
+    problem::{Problem, ProblemBody},
 };
 
 /// A filter.
@@ -53,10 +53,7 @@ pub(crate) async fn check(
         let _permit = permit;
         let checked = check_names(&asked.filter, &caller);
         let checked = checked.and_then(|()| Ok(app.handle.check_expression(&asked.filter)?));
-        let problem = match checked {
-            Err(problem) if !problem.is(Cause::FilterSyntax) => return Err(problem),
-            checked => checked.err().map(Problem::into_body),
-        };
+        let problem = checked.err().map(Problem::into_body);
         Ok(Json(FilterCheckBody { problem }))
     })
     .await
