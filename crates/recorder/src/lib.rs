@@ -43,6 +43,7 @@ pub use control::{
     hits::{HitCounts, Reason, Suppressions},
     outcomes::RuleHits,
     pins::{Pin, PinChange},
+    rule_scan::RuleScanStatus,
     threads::{AnalysisLedger, ThreadStatus},
     time::{parse_time, rfc3339},
 };

@@ -52,7 +52,7 @@ use std::{
 
 use retroscope_capture::clock::{Clock, SystemClock};
 use retroscope_filter::FilterError;
-use retroscope_ring::{Attached, CopyError, Step};
+use retroscope_ring::{Attached, CopyError, InterfaceEntry, Packet, Step};
 
 pub use self::{
     cancel::Cancel,
@@ -66,6 +66,7 @@ use self::{
     dump_reader::DumpReader,
     index::BucketIndex,
     matching::PacketMatcher,
+    merge::MatchedPacket,
     reading::AnswerReading,
     resume::Resume,
     stream::AnswerStream,
@@ -73,7 +74,8 @@ use self::{
 pub use crate::control::packet_id::PacketId;
 use crate::{
     RecorderHandle,
-    control::{common::RecorderShared, packet_id::Recording},
+    analysis::prepared::PreparedFilter,
+    control::{common::RecorderShared, packet_id::Recording, rule_scan::ScanBounds},
 };
 
 /// A request for packets.
@@ -175,6 +177,8 @@ pub struct QueryAnswer {
     index: Option<Arc<BucketIndex>>,
     /// The recorder's dumps.
     catalog: Option<Arc<dyn DumpCatalog>>,
+    /// For the scan of a rule's past: the records to try.
+    scan: Option<ScanBounds>,
 }
 
 impl Query {
@@ -204,6 +208,7 @@ impl Query {
             recorder: None,
             index: None,
             catalog: None,
+            scan: None,
         })
     }
 
@@ -304,6 +309,20 @@ impl QueryAnswer {
         Some(dumped).filter(|dumped| has_evicted || !dumped.is_empty())
     }
 
+    /// Tries the filter of a rule on the records within `bounds`. With `fragments`, the answer also
+    /// has all fragments.
+    pub(crate) fn for_rule(
+        mut self,
+        filter: &PreparedFilter,
+        bounds: ScanBounds,
+        fragments: bool,
+    ) -> Self {
+        let interfaces = &self.contents.interfaces;
+        self.matching.set_rule(filter, interfaces, fragments);
+        self.scan = Some(bounds);
+        self
+    }
+
     /// Uses an index to skip buckets.
     #[cfg(test)]
     fn with_index(self, index: &Arc<BucketIndex>) -> Self {
@@ -349,6 +368,23 @@ impl QueryAnswer {
         self,
         mut look: impl FnMut(&QueriedPacket<'_>) -> bool,
     ) -> Result<QueryReport, QueryError> {
+        let recording = self.recording;
+        let mut look = |entry: &InterfaceEntry, packet: &MatchedPacket, data: &[u8]| {
+            look(&packet.queried(entry, data, recording))
+        };
+        let reading = AnswerReading::<io::Sink>::new(self, None);
+        reading.shown_to(&mut look).run()
+    }
+
+    /// As [`Self::each`]: gives the packets as records of their producers, with the producer and
+    /// the number of the record.
+    pub(crate) fn each_record(
+        self,
+        mut look: impl FnMut((usize, u64), &Packet<'_>) -> bool,
+    ) -> Result<QueryReport, QueryError> {
+        let mut look = |_: &InterfaceEntry, packet: &MatchedPacket, data: &[u8]| {
+            look((packet.producer, packet.record), &packet.recorded(data))
+        };
         let reading = AnswerReading::<io::Sink>::new(self, None);
         reading.shown_to(&mut look).run()
     }

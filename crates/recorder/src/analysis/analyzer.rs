@@ -13,6 +13,7 @@ mod commands;
 mod look;
 mod pace;
 mod rules;
+mod scans;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,7 @@ use crate::{
         RingReader,
         derivation::Derivation,
         director::{Clip, Director, DirectorConfig, HitOrder, Order},
+        hit_queue::HitQueue,
         late::{ClosedWindows, OpenWindow},
         native::NativeCode,
         predicate::DumpExpression,
@@ -56,6 +58,7 @@ use crate::{
 use alerts::Alerts;
 use commands::TriggerKeys;
 use pace::{ClockPacer, LOOK_NS, RefusalNotice, RefusalNotices, UnseenPackets};
+use scans::ScannedRule;
 
 /// Live: maximum number of batches that the analyzer reads between two checks of clocks and
 /// commands.
@@ -115,6 +118,8 @@ struct Core {
     orders: Vec<Order<DumpExpression>>,
     /// The existing rules: their names in messages and files, and whether their matches are hits.
     rules: BTreeMap<usize, KnownRule>,
+    /// The rules whose past is being scanned, by number.
+    scans: BTreeMap<usize, ScannedRule>,
     /// Removed rules that may still get hits, because some shard may not have applied the removal
     /// yet.
     leaving: Vec<usize>,
@@ -205,6 +210,7 @@ impl Analyzer {
             names: common.intake.interface_cache(),
             orders: Vec::new(),
             rules,
+            scans: BTreeMap::new(),
             leaving: Vec::new(),
             derivation,
             slots,
@@ -254,6 +260,10 @@ impl Analyzer {
         let core = &mut self.core;
         core.here.clear();
         core.take_hits();
+        core.end_scans(|scan| {
+            scan.stop("the recording has ended");
+            true
+        });
         for slot in core.slots.all() {
             slot.visit_waiting(Shard::end_flows);
         }
@@ -407,7 +417,10 @@ impl Core {
             self.director.advance_mono(now.mono_ns, &mut self.orders);
             let mut over = Vec::new();
             for slot in self.slots.all() {
-                slot.visit(|shard| over.extend(shard.pass(now.mono_ns)));
+                slot.visit(|shard| {
+                    slot.refresh(shard, &mut HitQueue::default());
+                    over.extend(shard.pass(now.mono_ns));
+                });
             }
             over.iter().for_each(|over| self.on_flow_ended(over));
         }
@@ -619,7 +632,8 @@ impl Core {
 
     /// While hits wait, the ring keeps the packets that these hits need.
     fn keep_for_waiting(&mut self) {
-        let from_ns = self.director.waiting_from_ns();
+        let waiting = self.scans.values().filter_map(ScannedRule::waiting_from_ns);
+        let from_ns = waiting.chain(self.director.waiting_from_ns()).min();
         match (from_ns, &mut self.waiting) {
             (None, waiting) => *waiting = None,
             (Some(from_ns), Some((kept_ns, reservation))) => {

@@ -201,6 +201,9 @@ pub(crate) struct Director<K> {
     /// For each existing rule: the hits that neither started nor joined a dump, counted since the
     /// rule started its last dump.
     since: HashMap<usize, Suppressions>,
+    /// Rules whose past is being scanned. Their dumps stay open until the scan has passed the ends
+    /// of their windows, because earlier packets of the scan may join these dumps.
+    pub(crate) scanned: HashSet<usize>,
     /// Removed rules with unfinished dumps.
     gone: HashSet<usize>,
     /// Single rules that have started their dump, and were not enabled again.
@@ -244,6 +247,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             held_off: HoldOff::new(),
             limits_ns: i64::MIN,
             since: HashMap::new(),
+            scanned: HashSet::new(),
             gone: HashSet::new(),
             fired: HashSet::new(),
             just_fired: Vec::new(),
@@ -345,6 +349,19 @@ impl<K: Eq + Hash + Clone> Director<K> {
     /// A client enabled this rule: a single rule may start a dump again.
     pub(crate) fn rearm(&mut self, rule: usize) {
         self.fired.remove(&rule);
+    }
+
+    /// The scan of a rule's past has passed all packets before `until_ns`: windows of the rule that
+    /// end before may close.
+    pub(crate) fn scan_passed(&mut self, rule: usize, until_ns: i64) {
+        self.open.thaw(rule, until_ns);
+        self.plan();
+    }
+
+    /// The scan of a rule's past has ended.
+    pub(crate) fn scan_ended(&mut self, rule: usize) {
+        self.scanned.remove(&rule);
+        self.scan_passed(rule, i64::MAX);
     }
 
     /// Live: the file of a dump of this rule is finished.
@@ -599,6 +616,9 @@ impl<K: Eq + Hash + Clone> Director<K> {
                 ..Suppressed::default()
             },
         });
+        if self.scanned.contains(&hit.rule) {
+            self.open.freeze(id);
+        }
         orders.push(Order::Open {
             id,
             hit,

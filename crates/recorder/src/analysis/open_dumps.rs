@@ -178,6 +178,23 @@ impl<K: Eq + Hash + Clone> DirectorDumps<K> {
         self.deadlines.insert((dump.deadline_ns, id));
     }
 
+    /// No clock closes the window until [`Self::thaw`].
+    pub(crate) fn freeze(&mut self, id: u64) {
+        if let Some(dump) = self.by_id.get(&id) {
+            self.closing.remove(&(dump.close_ns, id));
+            self.deadlines.remove(&(dump.deadline_ns, id));
+        }
+    }
+
+    /// Clocks may again close the windows of this rule that end before `until_ns`.
+    pub(crate) fn thaw(&mut self, rule: usize, until_ns: i64) {
+        let is_its = |dump: &&DirectorDump<K>| dump.rule == rule && dump.to_ns < until_ns;
+        for dump in self.by_id.values().filter(is_its) {
+            self.closing.insert((dump.close_ns, dump.id));
+            self.deadlines.insert((dump.deadline_ns, dump.id));
+        }
+    }
+
     /// The oldest open dump of a rule and expression that was requested with this window and
     /// contains the hit's whole time span, ns. A dump that [`ALERTS_OF_DUMP`] alerts have joined is
     /// skipped.

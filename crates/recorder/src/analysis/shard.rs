@@ -150,6 +150,10 @@ pub(crate) struct Shard {
     marking: Option<Marking>,
     names: InterfaceCache,
     stamps: StampRestorer,
+    /// The shard's number among all shards.
+    pub(crate) number: usize,
+    /// By producer: the record before which the shard has analyzed all its packets.
+    analyzed: Vec<u64>,
 }
 
 /// Marks flows as exempt or shunted.
@@ -207,7 +211,17 @@ impl Shard {
             marking: None,
             names,
             stamps,
+            number: 0,
+            analyzed: Vec::new(),
         }
+    }
+
+    /// The shard has analyzed its packets of a producer before this record.
+    pub(crate) fn set_analyzed(&mut self, producer: usize, record: u64) {
+        if self.analyzed.len() <= producer {
+            self.analyzed.resize(producer + 1, 0);
+        }
+        self.analyzed[producer] = record;
     }
 
     /// Lets the shard count the flows of its packets, if `flows` is given.
@@ -473,6 +487,13 @@ impl Shard {
     /// templates.
     pub(crate) fn change(&mut self, changes: Vec<RuleChange>) -> RemovedRules {
         let mut gone = RemovedRules::default();
+        for change in &changes {
+            if let RuleChange::Add(rule, _) = change
+                && let Some(scan) = &rule.scan
+            {
+                scan.starts_at(self.number, &self.analyzed);
+            }
+        }
         if let Some(derivation) = &mut self.derivation {
             let templates = changes.iter().filter_map(|it| derivation.change(it));
             gone.templates.extend(templates);

@@ -320,13 +320,15 @@ impl ShardReader {
             .continue_at(producer, self.work.looked.max(position));
     }
 
-    /// The records that the inserter's shard has analyzed are published. Lets time pass in the
-    /// shard, and returns whether the shard found ended flows.
+    /// The records that the inserter's shard has analyzed are published. Applies rule changes, lets
+    /// time pass in the shard, and returns whether the shard found ended flows.
     pub(crate) fn after_publish(&mut self, now_ns: i64) -> bool {
         self.pass_analyzed();
         let Some(shard) = &mut self.shard else {
             return false;
         };
+        let slot = &self.work.slots.all()[self.work.slot];
+        slot.refresh(shard, &mut self.work.found.live);
         let mut over = shard.pass(now_ns).into_iter().peekable();
         let is_any = over.peek().is_some();
         over.for_each(|over| self.work.found.live.push_flow_ended(over));
@@ -646,6 +648,7 @@ impl BatchAnalysis<'_> {
             let count = self.slot.counters.times.time(clock, look);
             self.analyzed += count as u64;
             self.next = packets.clone().next().map_or(self.end, |(next, _)| next);
+            shard.set_analyzed(producer, self.next);
             if count == 0 {
                 return;
             }

@@ -121,20 +121,23 @@ impl ShardSlots {
     /// the shards, each producer has its own shard.
     pub(crate) fn new(shards: Vec<Shard>, placement: AnalysisPlacement) -> Self {
         let is_read = placement.has_readers();
-        let slot = |shard| ShardSlot {
-            shard: Mutex::new(Some(Box::new(shard))),
-            changes: Mutex::default(),
-            has_changes: AtomicBool::default(),
-            gone: Mutex::default(),
-            hits: Mutex::default(),
-            found: Mutex::default(),
-            moved: Condvar::new(),
-            promised_ns: AtomicI64::new(if is_read { i64::MIN } else { i64::MAX }),
-            counters: Arc::default(),
-            gaps: Mutex::default(),
+        let slot = |(number, mut shard): (usize, Shard)| {
+            shard.number = number;
+            ShardSlot {
+                shard: Mutex::new(Some(Box::new(shard))),
+                changes: Mutex::default(),
+                has_changes: AtomicBool::default(),
+                gone: Mutex::default(),
+                hits: Mutex::default(),
+                found: Mutex::default(),
+                moved: Condvar::new(),
+                promised_ns: AtomicI64::new(if is_read { i64::MIN } else { i64::MAX }),
+                counters: Arc::default(),
+                gaps: Mutex::default(),
+            }
         };
         Self {
-            slots: shards.into_iter().map(slot).collect(),
+            slots: shards.into_iter().enumerate().map(slot).collect(),
             placement,
             armed: AtomicBool::new(true),
         }
@@ -265,8 +268,8 @@ impl ShardSlot {
         lock(&self.changes).is_empty()
     }
 
-    /// Applies pending rule changes. Call this before a shard analyzes packets. Hits in `found`,
-    /// which come from the old rules, are queued first.
+    /// Applies pending rule changes. Call this before a shard analyzes packets, and now and then on
+    /// a silent link. Hits in `found`, which come from the old rules, are queued first.
     pub(crate) fn refresh(&self, shard: &mut Shard, found: &mut HitQueue) {
         // Refresh before reading `has_changes`: a shard that sees the rule set without a removed
         // rule then also sees the change. Relaxed is enough, because publishing the set orders the
@@ -435,6 +438,7 @@ mod tests {
             prepared: PreparedFilter::new(Filter::resolved("udp port 8").unwrap(), mode(false)),
             hits: Arc::default(),
             is_enabled: true,
+            scan: None,
         };
         RuleChange::Add(Box::new(rule), None)
     }

@@ -27,7 +27,7 @@ use crate::{
         rules::Rules,
         shard::KnownRule,
     },
-    control::lock,
+    control::{lock, rule_scan::RuleScan},
 };
 
 /// Maximum number of rules that run as separate programs.
@@ -63,6 +63,8 @@ pub(crate) struct Rule {
     /// analyzer counts, any thread may read. The number is ordered with no other access.
     pub(crate) hits: Arc<AtomicU64>,
     pub(crate) is_enabled: bool,
+    /// The scan of the past for the rule. Each shard notes from which records on it tries the rule.
+    pub(crate) scan: Option<Arc<RuleScan>>,
 }
 
 impl Rule {
@@ -250,6 +252,7 @@ impl Triggers {
                 prepared,
                 hits: Arc::default(),
                 is_enabled: true,
+                scan: None,
             }));
         }
         let known = link_types.known;

@@ -15,6 +15,7 @@ use crate::{
     analysis::{
         director::SharedLimits,
         predicate::DumpExpression,
+        shard::FoundHit,
         terms::{DumpWindow, TriggerRequest},
         triggers::RuleChange,
     },
@@ -43,6 +44,15 @@ pub(crate) enum AnalyzerCommand {
         expression: Option<DumpExpression>,
         /// `None`: no caller waits.
         reply: Option<SyncSender<Result<TriggerOutcome, NoDump>>>,
+    },
+    /// Hits of a rule that the scan of its past has found, oldest first. The reply has the number of
+    /// dumps that the hits started, and whether the scan should go on.
+    Scanned {
+        rule: usize,
+        hits: Vec<FoundHit>,
+        /// Whether the scan has ended.
+        is_last: bool,
+        reply: SyncSender<(u64, bool)>,
     },
     /// Alerts of an IDS that have arrived.
     Alerts(Vec<Arc<Alert>>),

@@ -14,6 +14,7 @@ pub(crate) mod progress;
 pub(crate) mod pulse;
 pub(crate) mod ring_extent;
 pub(crate) mod ring_time;
+pub(crate) mod rule_scan;
 pub(crate) mod threads;
 pub(crate) mod unprivileged;
 

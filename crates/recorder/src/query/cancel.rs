@@ -41,7 +41,7 @@ impl Cancel {
         self.cancel();
     }
 
-    pub(super) fn why(&self) -> Option<String> {
+    pub(crate) fn why(&self) -> Option<String> {
         lock(&self.0.waiting).clone()
     }
 

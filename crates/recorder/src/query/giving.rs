@@ -54,7 +54,7 @@ impl<W: io::Write> AnswerReading<'_, W> {
             stream.packet(entry, packet, data)?;
         }
         if let Some(visitor) = &mut self.visitor
-            && !visitor.look(entry, packet, data, recording)
+            && !(visitor.0)(entry, packet, data)
         {
             tally.ended_by = Some("limit");
         }

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use retroscope_capture::TimeDomain;
 use retroscope_filter::{Filter, FilterMode, NeededHosts};
 use retroscope_packet::{
-    FlowKey, LinkType, community_id, community_id_of, flow_of, is_community_id, parse,
+    FlowKey, LinkType, community_id, community_id_of, flow_of, is_community_id, may_be_fragment,
+    parse,
 };
 use retroscope_ring::{InterfaceEntry, Packet};
 
@@ -34,6 +35,8 @@ pub(super) struct PacketMatcher {
     tried_bytes: usize,
     tried_headers: bool,
     community: Option<CommunityMatcher>,
+    /// Whether all fragments match too.
+    with_fragments: bool,
     names: Vec<String>,
     /// By number of an interface: whether its packets may match.
     interfaces: Vec<bool>,
@@ -77,11 +80,25 @@ impl PacketMatcher {
                 .map_or(usize::MAX, |bytes| bytes.get() as usize),
             tried_headers: query.tried_headers,
             community: community.transpose()?,
+            with_fragments: false,
             names: query.interfaces.clone(),
             interfaces: Vec::new(),
         };
         matching.learn(&contents.interfaces);
         Ok(matching)
+    }
+
+    /// Matches the filter of a rule, and with `fragments` all fragments.
+    pub(super) fn set_rule(
+        &mut self,
+        filter: &PreparedFilter,
+        entries: &[InterfaceEntry],
+        fragments: bool,
+    ) {
+        (self.filter, self.with_fragments) = (Some(filter.clone()), fragments);
+        for entry in entries {
+            self.prepare(LinkType(entry.link_type));
+        }
     }
 
     /// Adds new interfaces.
@@ -147,6 +164,9 @@ impl PacketMatcher {
                 view.data = &view.data[..bytes];
                 filter.filter.matches(&view)
             });
+        if self.with_fragments && may_be_fragment(link_type, packet.data) {
+            return true;
+        }
         let community = self.community.as_mut().filter(|_| filtered);
         filtered && community.is_none_or(|community| community.takes(link_type, packet.data))
     }

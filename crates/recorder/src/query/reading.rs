@@ -18,7 +18,7 @@ use super::{
     merge::{AnswerMerge, PacketBatch},
     newest::{LastPackets, NewestStart},
     stream::{AnswerStatistics, AnswerStream},
-    visitor::{PacketVisitor, QueriedPacket},
+    visitor::{Look, PacketVisitor},
 };
 use crate::intake::InterfaceCounts;
 
@@ -159,8 +159,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
     }
 
     /// Gives the packets to a function.
-    pub(super) fn shown_to(self, look: &'v mut dyn FnMut(&QueriedPacket<'_>) -> bool) -> Self {
-        let visitor = Some(PacketVisitor::new(look));
+    pub(super) fn shown_to(self, look: &'v mut Look<'v>) -> Self {
+        let visitor = Some(PacketVisitor(look));
         Self { visitor, ..self }
     }
 
@@ -329,6 +329,12 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
 
     /// Whether the answer has ended.
     pub(super) fn is_ended(&mut self) -> bool {
+        let scan = self.answer.scan.as_ref();
+        if scan.is_some_and(|scan| scan.are_over(self.answer.clock.mono_ns())) {
+            self.answer
+                .cancel
+                .cancel_because("the scan took longer than 60 s");
+        }
         if self.tally.ended_by.is_none() && self.answer.cancel.is_cancelled() {
             self.tally.ended_by = Some("cancelled");
         }
@@ -501,8 +507,13 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
             window,
             matching,
             resume,
+            scan,
             ..
         } = &mut self.answer;
+        let is_tried = |place, packet: &retroscope_ring::Packet<'_>| {
+            let bounds = scan.as_ref();
+            bounds.is_none_or(|bounds| bounds.has(place, packet.shard))
+        };
         // An open bucket may have more records by now than when its header was read.
         let left = usize::try_from(bucket.packets - visit.skip).unwrap_or(usize::MAX);
         let mut found = FoundInBucket::default();
@@ -519,6 +530,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
             if !window.holds(time_ns, stamp_ns)
                 || !matching.asks(packet.interface)
                 || resume.had(time_ns, bucket.producer, record)
+                || !is_tried((bucket.producer, record), &packet)
             {
                 continue;
             }

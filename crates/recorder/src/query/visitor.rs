@@ -3,7 +3,7 @@
 use std::fmt;
 
 use retroscope_packet::LinkType;
-use retroscope_ring::InterfaceEntry;
+use retroscope_ring::{InterfaceEntry, Packet};
 
 use super::{PacketId, Recording, merge::MatchedPacket};
 
@@ -27,8 +27,11 @@ pub struct QueriedPacket<'a> {
     pub data: &'a [u8],
 }
 
-/// The caller's function, which returns whether it wants more packets.
-pub(super) struct PacketVisitor<'v>(&'v mut dyn FnMut(&QueriedPacket<'_>) -> bool);
+/// The caller's function, which gets a packet, its interface and its bytes, and returns whether it
+/// wants more packets.
+pub(super) type Look<'v> = dyn FnMut(&InterfaceEntry, &MatchedPacket, &[u8]) -> bool + 'v;
+
+pub(super) struct PacketVisitor<'v>(pub(super) &'v mut Look<'v>);
 
 impl fmt::Debug for PacketVisitor<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -36,27 +39,34 @@ impl fmt::Debug for PacketVisitor<'_> {
     }
 }
 
-impl<'v> PacketVisitor<'v> {
-    pub(super) fn new(look: &'v mut dyn FnMut(&QueriedPacket<'_>) -> bool) -> Self {
-        Self(look)
-    }
-
-    /// Gives the function a packet. Returns whether the function wants more packets.
-    pub(super) fn look(
-        &mut self,
-        entry: &InterfaceEntry,
-        packet: &MatchedPacket,
-        data: &[u8],
+impl MatchedPacket {
+    pub(super) fn queried<'a>(
+        &self,
+        entry: &'a InterfaceEntry,
+        data: &'a [u8],
         recording: Recording,
-    ) -> bool {
-        (self.0)(&QueriedPacket {
-            stamp_ns: packet.stamp_ns,
-            id: packet.id(recording),
+    ) -> QueriedPacket<'a> {
+        QueriedPacket {
+            stamp_ns: self.stamp_ns,
+            id: self.id(recording),
             interface: &entry.name,
             link_type: LinkType(entry.link_type),
-            wire_len: packet.wire_len,
-            dropped: packet.dropped,
+            wire_len: self.wire_len,
+            dropped: self.dropped,
             data,
-        })
+        }
+    }
+
+    /// The packet as a record of the ring.
+    pub(super) fn recorded<'a>(&self, data: &'a [u8]) -> Packet<'a> {
+        Packet {
+            time_ns: self.time_ns,
+            wire_len: self.wire_len,
+            interface: self.interface,
+            direction: self.direction,
+            tag_restored: false,
+            shard: 0,
+            data,
+        }
     }
 }

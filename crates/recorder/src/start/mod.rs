@@ -10,6 +10,7 @@ pub(crate) mod inserters_only;
 pub(crate) mod recorder;
 pub(crate) mod reload;
 mod reporting;
+mod rule_scan;
 pub(crate) mod rules;
 mod threads;
 

@@ -25,6 +25,7 @@ use crate::{
         commands::{AnalyzerCommand, Settings},
         lock,
         outcomes::{FiredRules, Outcomes},
+        rule_scan::{RuleScan, RuleScanStatus},
     },
     dump::store::retention::RuleRetention,
     start::{
@@ -60,7 +61,7 @@ pub(crate) struct RuleBook {
     fired: FiredRules,
     /// The other parts of the configuration that may change. Locked during a reload, also while it
     /// waits for the analyzer; taken before `rules`.
-    pub(super) configured: Mutex<Configured>,
+    pub(crate) configured: Mutex<Configured>,
 }
 
 #[derive(Debug)]
@@ -88,6 +89,8 @@ pub(super) struct RuleEntry {
     pub(super) is_configured: bool,
     /// Whether the expressions came from a command, and count against [`TEXT_BYTES_MAX`].
     pub(super) is_counted: bool,
+    /// The scan of the past for the rule's filter.
+    pub(super) scan: Option<Arc<RuleScan>>,
 }
 
 /// Compiled parts of a rule: the filter, and the dump expression if the rule has its own.
@@ -105,14 +108,16 @@ pub(super) enum Edit {
 
 /// A rule that a client requests.
 #[derive(Debug, Clone, Copy)]
-struct RequestedRule<'a> {
-    name: &'a str,
-    expression: &'a str,
-    request: &'a TriggerRequest,
+pub(super) struct RequestedRule<'a> {
+    pub(super) name: &'a str,
+    pub(super) expression: &'a str,
+    pub(super) request: &'a TriggerRequest,
     /// Whether matches of the rule are hits, from its first packet on. `None`: unchanged; a new
     /// rule is enabled.
-    is_enabled: Option<bool>,
-    condition: Condition<'a>,
+    pub(super) is_enabled: Option<bool>,
+    pub(super) condition: Condition<'a>,
+    /// The compiled filter and the scan of the past. `None`: the rule has no past.
+    pub(super) past: Option<(&'a PreparedFilter, &'a Arc<RuleScan>)>,
 }
 
 /// A condition on the present rule, without which a change is refused.
@@ -164,6 +169,8 @@ pub struct RuleStatus {
     /// Whether the rule belongs to the configuration ([`RecorderHandle::reload`]), and was not
     /// added by a command.
     pub is_configured: bool,
+    /// The scan of the past for this expression; `None`: only new packets were tried.
+    pub scan: Option<RuleScanStatus>,
 }
 
 impl RuleStatus {
@@ -222,6 +229,7 @@ impl RuleBook {
                 hits,
                 is_configured: true,
                 is_counted: false,
+                scan: None,
             };
             (name, entry)
         };
@@ -308,7 +316,7 @@ impl RuleBook {
         self.compile(text)?.filled_on(interface)
     }
 
-    fn compile(&self, text: &str) -> Result<Arc<Template>, FilterError> {
+    pub(super) fn compile(&self, text: &str) -> Result<Arc<Template>, FilterError> {
         let known = self.shared.link_types();
         template(text, &LinkTypes::new(&known, &Vec::new), mode(self.offline))
     }
@@ -357,6 +365,7 @@ impl RuleTable {
     ) -> RuleEntry {
         let before = self.by_name.get(name);
         let same = before.filter(|before| before.expression == expression);
+        let kept = before.filter(|before| before.has_filters((expression, request)));
         let hits = same.and_then(|before| before.hits.clone());
         RuleEntry {
             number: before.map_or(0, |before| before.number),
@@ -366,6 +375,7 @@ impl RuleTable {
             hits: hits.or_else(|| Some(Arc::default())),
             is_configured: before.is_some_and(|before| before.is_configured),
             is_counted: before.is_some_and(|before| before.is_counted),
+            scan: kept.and_then(|before| before.scan.clone()),
         }
     }
 
@@ -443,6 +453,7 @@ impl RuleEntry {
             hits: self.hits.as_ref().map(|hits| hits.load(Ordering::Relaxed)),
             last_hit_ns: None,
             is_configured: self.is_configured,
+            scan: self.scan.as_ref().map(|scan| scan.status()),
         }
     }
 }
@@ -497,22 +508,33 @@ impl RecorderHandle {
         is_enabled: Option<bool>,
         condition: Condition<'_>,
     ) -> Result<(RuleStatus, bool), CommandError> {
-        let wanted = RequestedRule {
+        self.put_requested(RequestedRule {
             name,
             expression,
             request,
             is_enabled,
             condition,
-        };
+            past: None,
+        })
+    }
+
+    pub(super) fn put_requested(
+        &self,
+        wanted: RequestedRule<'_>,
+    ) -> Result<(RuleStatus, bool), CommandError> {
+        let name = wanted.name;
         self.check_live()?;
         check_name(name)?;
         let mut present = self.rules.table().as_wanted(wanted)?;
         if present.is_none() {
             // Outside of the lock, because compiling may take long. Another thread may put the same
             // rule meanwhile.
-            let prepared = self.rules.prepare(expression)?;
+            let prepared = match wanted.past {
+                Some((prepared, _)) => prepared.clone(),
+                None => self.rules.prepare(wanted.expression)?,
+            };
             prepared.compile(&self.rules.native);
-            let template = self.rules.own_template(request)?;
+            let template = self.rules.own_template(wanted.request)?;
             let rules = self.rules.table();
             present = rules.as_wanted(wanted)?;
             if present.is_none() {
@@ -536,9 +558,18 @@ impl RecorderHandle {
         rules.check_bytes(wanted)?;
         let mut entry = rules.edited(wanted.name, wanted.rule());
         entry.is_enabled = wanted.is_enabled.unwrap_or(entry.is_enabled);
-        let made = entry.status(wanted.name);
         let old = rules.by_name.get(wanted.name);
-        let edit = if old.is_some_and(|old| old.has_filters(wanted.rule())) {
+        let is_kept = old.is_some_and(|old| old.has_filters(wanted.rule()));
+        if let Some((_, scan)) = wanted.past {
+            if is_kept {
+                return Err(no_second_try(wanted.name));
+            }
+            entry.scan = Some(Arc::clone(scan));
+            // Earlier hits of the same expression may be hits of the scan again.
+            entry.hits = Some(Arc::default());
+        }
+        let made = entry.status(wanted.name);
+        let edit = if is_kept {
             Edit::Keep(entry)
         } else {
             entry.is_counted = true;
@@ -738,6 +769,7 @@ impl RuleEntry {
             prepared,
             hits: self.hits.clone().unwrap_or_default(),
             is_enabled: self.is_enabled,
+            scan: self.scan.clone(),
         }
     }
 
@@ -761,4 +793,11 @@ impl RuleBook {
 
 fn no_rule(name: &str) -> CommandError {
     CommandError::Refused(format!("there is no rule '{name}'"))
+}
+
+/// A scan is requested for a filter that has already tried packets of the past.
+pub(super) fn no_second_try(name: &str) -> CommandError {
+    CommandError::Refused(format!(
+        "rule '{name}' has this filter already, and has tried the packets since it was added: remove the rule first, or test the filter"
+    ))
 }

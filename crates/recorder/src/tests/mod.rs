@@ -23,6 +23,7 @@ mod modules;
 mod own_dumps;
 mod reload;
 pub(crate) mod rig;
+mod rule_scan;
 mod script;
 mod sinks;
 mod slow_filter;

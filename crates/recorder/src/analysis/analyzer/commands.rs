@@ -86,6 +86,12 @@ impl Core {
                         let _ = reply.try_send(triggered);
                     }
                 }
+                AnalyzerCommand::Scanned {
+                    rule,
+                    hits,
+                    is_last,
+                    reply,
+                } => _ = reply.try_send(self.act_on_scanned(rule, hits, is_last)),
                 AnalyzerCommand::Alerts(alerts) => self.add_alerts(alerts, now),
                 AnalyzerCommand::Rules {
                     changes,

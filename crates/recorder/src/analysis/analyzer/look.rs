@@ -1,6 +1,9 @@
 //! The analyzer's work on the packets of [shards](crate::analysis::shard), and on their hits.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
 
 use retroscope_ring::{Batch, Packet, Packets};
 
@@ -131,6 +134,7 @@ impl Core {
         // all hits of the removed rules.
         let is_past = !self.leaving.is_empty() && slots.all().iter().all(ShardSlot::is_up_to_date);
         self.act_on_queued_hits(&slots);
+        self.end_scans(|scan| scan.is_over());
         if is_past {
             let gone = std::mem::take(&mut self.leaving);
             gone.into_iter().for_each(|number| self.forget_rule(number));
@@ -167,16 +171,21 @@ impl Core {
                 self.hit(hit);
             }
             over.for_each(|(_, over)| self.on_flow_ended(&over));
-            for (rule, hits) in counted {
-                if self.count(rule, hits) {
-                    let reason = match self.director.armed {
-                        true => Reason::QueueFull,
-                        false => Reason::Single,
-                    };
-                    self.director.suppress(rule, reason, hits);
-                }
-            }
+            self.count_overflowed(counted);
             slot.take_gaps().into_iter().for_each(|gap| self.gap(gap));
+        }
+    }
+
+    /// Counts hits that a full queue only counted, by rule.
+    pub(super) fn count_overflowed(&mut self, counted: BTreeMap<usize, u64>) {
+        for (rule, hits) in counted {
+            if self.count(rule, hits) {
+                let reason = match self.director.armed {
+                    true => Reason::QueueFull,
+                    false => Reason::Single,
+                };
+                self.director.suppress(rule, reason, hits);
+            }
         }
     }
 
@@ -227,6 +236,7 @@ impl Core {
             let look = || shard.analyze(batch.producer, &mut packets, &mut chunk, &mut walk);
             let count = slot.counters.times.time(&common.clock, look);
             walk.go_to(next + count as u64);
+            shard.set_analyzed(batch.producer, walk.next);
             if live && walk.core.pacer.passed(count) {
                 if walk.core.is_time_over() {
                     walk.core.broken_off = Some((batch.producer, end - walk.next));
@@ -283,7 +293,20 @@ impl Core {
         }
     }
 
-    fn hit(&mut self, (order, mut expression): FoundHit) {
+    /// A shard found a hit. While the past of its rule is scanned, the hit waits.
+    fn hit(&mut self, found: FoundHit) {
+        let (rule, time_ns) = (found.0.rule, found.0.time_ns);
+        if !self.scans.contains_key(&rule) {
+            return self.act_on_hit(found);
+        }
+        let start_ns = self.terms_of(rule).window.start_ns(time_ns);
+        if let Some(scanned) = self.scans.get_mut(&rule) {
+            scanned.wait(found, start_ns);
+        }
+        self.keep_for_waiting();
+    }
+
+    pub(super) fn act_on_hit(&mut self, (order, mut expression): FoundHit) {
         if !self.count(order.rule, 1) {
             return;
         }

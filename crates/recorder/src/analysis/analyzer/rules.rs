@@ -47,6 +47,7 @@ impl Core {
                     let outcomes = &self.common.outcomes;
                     self.director.by_rule.add_rule(outcomes, rule.number);
                     self.rules.insert(rule.number, rule.known());
+                    self.begin_scan(rule);
                 }
                 RuleChange::Remove(number) if is_replaced => self.leaving.push(*number),
                 RuleChange::Remove(number) => self.forget_rule(*number),
@@ -78,6 +79,10 @@ impl Core {
 
     /// Forgets a rule: its hits have no effect any more.
     pub(super) fn forget_rule(&mut self, number: usize) {
+        if let Some(scanned) = self.scans.get(&number) {
+            scanned.scan.stop("the rule was removed or replaced");
+            self.end_scan(number);
+        }
         self.rules.remove(&number);
         self.parts.terms.remove(&number);
         self.director.forget_rule(number);

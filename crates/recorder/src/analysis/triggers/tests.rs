@@ -145,6 +145,7 @@ fn rules_that_change_hit_as_each_alone() {
                         prepared,
                         hits: Arc::default(),
                         is_enabled: true,
+                        scan: None,
                     };
                     let added = RuleChange::Add(Box::new(rule), None);
                     triggers.change(vec![added]);
