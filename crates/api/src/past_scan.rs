@@ -42,7 +42,7 @@ pub(crate) struct PastScan {
 }
 
 /// The extent and the verdict of a scan.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = ScanSummary)]
 pub(crate) struct ScanSummary {
     /// The start of the time range, RFC 3339; `null`: nothing is recorded.
@@ -121,7 +121,7 @@ impl PastScan {
     }
 }
 
-/// Runs `work` on a blocking thread, with a permit of `limit` that `work` gives to its answer.
+/// Runs `work` on a blocking thread, with a permit of `limit` that `work` may give to its answer.
 /// Cancels `work` if the client disconnects, or if its token or session ends.
 pub(crate) async fn run_cancellable(
     app: Arc<App>,

@@ -7,15 +7,15 @@ use retroscope_filter::Template;
 use retroscope_packet::{FlowEndpoint, FlowKey, is_community_id};
 use retroscope_recorder::{
     KnownFlow, ManualTrigger, NO_PACKET, RecorderHandle, RequestedRange, RetentionLimit,
-    RuleStatus, SubDirectory, TriggerRequest, parse_time, rfc3339,
+    RuleScanStatus, RuleStatus, SubDirectory, TriggerRequest, parse_time, rfc3339,
 };
 use serde::{
     Deserialize, Deserializer, Serialize,
-    de::{Error, Unexpected, Visitor},
+    de::{Error, IgnoredAny, Unexpected, Visitor},
 };
 use utoipa::{IntoParams, ToSchema};
 
-use crate::{caller::Caller, problem::Problem, role::Role};
+use crate::{caller::Caller, past_scan::ScanSummary, problem::Problem, role::Role};
 
 /// The range of leases that a pin may have.
 const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
@@ -229,6 +229,16 @@ dump_options! {
         /// The token or the user that requested the rule. PUT ignores this field.
         #[schema(read_only)]
         caller: Option<String>,
+        /// The scan of the past that `scan_past` requested; `null`: only new packets were tried. PUT
+        /// ignores this field.
+        #[serde(default, deserialize_with = "ignored")]
+        scan: Option<RuleScanBody>,
+        /// Also try the packets of this time before the rule, as long as the ring has them: oldest
+        /// first, each packet once, for 60 s at most. Limits count at the time of the scan. The rule
+        /// is enabled. The answer waits for the scan.
+        #[serde(skip_serializing)]
+        #[schema(write_only, example = "60s", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
+        scan_past: Option<String>,
         /// The trigger filter, a pcap-filter(7) expression: packets that match are hits. May be
         /// left out if the rule has an `alert_dump`; no packet is a hit then.
         #[schema(example = "tcp[tcpflags] & tcp-rst != 0")]
@@ -269,6 +279,45 @@ dump_options! {
     }
 }
 
+/// A scan of the past for a rule.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = RuleScan)]
+pub(crate) struct RuleScanBody {
+    /// The time before the rule.
+    past: String,
+    /// Whether the scan runs.
+    running: bool,
+    /// Why the scan ended early; `null`: it runs, or has tried all packets of its time in the ring.
+    stopped: Option<String>,
+    /// Packets that matched `filter`.
+    hits: u64,
+    /// Dumps that these packets started.
+    dumps: u64,
+    /// New packets that matched while the scan ran. Their hits acted after the scan.
+    waited: u64,
+    /// The packets that the scan tried; `null`: it runs, or has tried none.
+    scan: Option<ScanSummary>,
+}
+
+impl From<RuleScanStatus> for RuleScanBody {
+    fn from(scan: RuleScanStatus) -> Self {
+        Self {
+            past: quantity::duration_text(scan.past),
+            running: scan.is_whole.is_none(),
+            stopped: scan.why,
+            hits: scan.hits,
+            dumps: scan.dumps,
+            waited: scan.waited,
+            scan: scan.report.as_deref().map(ScanSummary::from),
+        }
+    }
+}
+
+/// Deserializes a field that only the recorder sets.
+fn ignored<'de, D: Deserializer<'de>, T>(from: D) -> Result<Option<T>, D::Error> {
+    IgnoredAny::deserialize(from).map(|_| None)
+}
+
 impl From<RuleStatus> for RuleBody {
     fn from(rule: RuleStatus) -> Self {
         let request = rule.request;
@@ -280,6 +329,8 @@ impl From<RuleStatus> for RuleBody {
             hits: rule.hits,
             last_hit: rule.last_hit_ns.map(rfc3339),
             caller: request.caller,
+            scan: rule.scan.map(RuleScanBody::from),
+            scan_past: None,
             filter: Some(rule.expression),
             dump: request.dump,
             alert_dump: request.alert_dump,
@@ -309,7 +360,19 @@ impl RuleBody {
         self.hits = None;
         self.last_hit = None;
         self.caller = None;
+        self.scan = None;
+        self.scan_past = None;
         self
+    }
+
+    /// The time before the rule that is scanned, if a scan is requested.
+    pub(crate) fn past_to_scan(&self) -> Result<Option<Duration>, Problem> {
+        let past = self.scan_past.as_deref().map(duration).transpose()?;
+        if past.is_some() && self.enabled == Some(false) {
+            let why = "a disabled rule has no hits: leave `scan_past` out, or enable the rule";
+            return Err(Problem::invalid(why));
+        }
+        Ok(past)
     }
 
     /// The trigger filter. A rule for alerts only has a filter that matches no packet.

@@ -1,20 +1,24 @@
 //! Trigger rules.
 
+use std::sync::Arc;
+
 use axum::{
     Extension,
     extract::State,
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use retroscope_recorder::{Action, RecorderHandle, RuleStatus};
+use retroscope_recorder::{Action, Cancel, RecorderHandle, RuleStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{AppState, CallerExtension};
 use crate::{
-    app::{answer_blocking, run_blocking},
+    app::{App, answer_blocking, run_blocking},
     bodies::request::RuleBody,
+    caller::Caller,
     extract::{Json, NoQuery, PathParam, Precondition, QueryParams, check_name},
+    past_scan::run_cancellable,
     problem::Problem,
 };
 
@@ -67,7 +71,8 @@ pub(crate) async fn read(
 /// Creates or replaces a rule
 ///
 /// Each packet is matched by the old rule or by the new rule. Open dumps keep their old options.
-/// The answer of GET can be sent back: an unchanged rule changes nothing. With `If-Match` the
+/// With `scan_past` the new rule also acts on packets in the ring; `scan` of the answer has the
+/// result. The answer of GET can be sent back: an unchanged rule changes nothing. With `If-Match` the
 /// request fails with 412 if another client has changed the rule. With `If-None-Match: *` the
 /// request fails with 412 if the rule exists.
 #[utoipa::path(
@@ -95,7 +100,9 @@ pub(crate) async fn put(
     let condition = Precondition::read(&headers)?;
     let request = wanted.request(&caller)?;
     wanted.filter()?;
-    run_blocking(move || {
+    let past = wanted.past_to_scan()?;
+    let limit = Arc::clone(&app.query_limit);
+    let work = move |app: &App, caller: &Caller, cancel: &Cancel| {
         let handle = &app.handle;
         let before = handle.rule(&name);
         let is_same = |before: &RuleStatus| {
@@ -108,7 +115,10 @@ pub(crate) async fn put(
         };
         let rule = (wanted.filter()?, &request);
         let condition = condition.of_rule();
-        let (made, existed) = handle.put_rule(&name, rule, wanted.enabled, condition)?;
+        let (made, existed) = match past {
+            None => handle.put_rule(&name, rule, wanted.enabled, condition)?,
+            Some(past) => handle.put_rule_and_scan(&name, rule, condition, (past, cancel))?,
+        };
         if before.is_none_or(|before| before.version() != made.version()) {
             let change = caller.change(Action::PutRule).of(&name);
             handle.tell_change(change.with(rule.0));
@@ -119,8 +129,14 @@ pub(crate) async fn put(
             StatusCode::CREATED
         };
         Ok(tagged(status, made))
-    })
-    .await
+    };
+    match past {
+        None => run_blocking(move || work(&app, &caller, &Cancel::default())).await,
+        Some(_) => {
+            let work = |app: &_, caller: &_, cancel: &_, _| work(app, caller, cancel);
+            run_cancellable(app, caller, &limit, work).await
+        }
+    }
 }
 
 /// Enable or disable a rule, also one that its only dump has disabled

@@ -351,6 +351,56 @@ fn a_rule_is_tried_on_the_past() {
     out.refused(422);
 }
 
+#[test]
+fn a_rule_acts_on_the_past() {
+    let served = Served::new();
+    served.wait_for_packets(3000);
+    let put = |name: &str, body: &Value| {
+        let request = request("PUT", &format!("/v1/rules/{name}")).json(body);
+        ask(&served, request, "admin")
+    };
+    let rule = json!({ "filter": "udp", "scan_past": "1h", "single": true });
+    let made = put("past", &rule).done(201);
+    let scan = &made["scan"];
+    assert_eq!(
+        (&scan["past"], &scan["running"]),
+        (&json!("1h"), &json!(false)),
+        "{made}"
+    );
+    assert_eq!(
+        (&scan["dumps"], &made["enabled"]),
+        (&json!(1), &json!(false)),
+        "{made}"
+    );
+    assert!(
+        scan["stopped"].as_str().unwrap().contains("single"),
+        "{made}"
+    );
+    let rule = json!({ "filter": "udp and greater 1", "scan_past": "1h", "max_dumps": 1 });
+    let made = put("all", &rule).done(201);
+    let scan = &made["scan"];
+    assert!(number(&scan["hits"]) >= 3000, "{made}");
+    assert_eq!(scan["hits"], scan["scan"]["inspected"], "{made}");
+    assert_eq!(
+        (&scan["stopped"], &made["scan_past"]),
+        (&Value::Null, &Value::Null)
+    );
+    let got = ask(&served, get("/v1/rules/all"), "view").done(200);
+    assert_eq!(got["scan"]["hits"], scan["hits"]);
+    assert!(number(&got["hits"]) >= number(&scan["hits"]));
+    // A retry scans nothing. The answer of GET can be sent back.
+    put("all", &rule).done(200);
+    put("all", &got).done(200);
+    put("1", &json!({ "filter": "udp", "scan_past": "soon" })).refused(422);
+    put(
+        "1",
+        &json!({ "filter": "udp", "scan_past": "1h", "enabled": false }),
+    )
+    .refused(422);
+    put("new", &json!({ "filter": "tcp" })).done(201);
+    put("new", &json!({ "filter": "tcp", "scan_past": "1h" })).refused(409);
+}
+
 /// An address of `api.metrics` serves metrics and health checks, and nothing else to any client.
 #[test]
 fn metrics_may_have_an_address_of_their_own() {

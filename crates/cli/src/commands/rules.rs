@@ -1,6 +1,6 @@
 //! `retroscope rules`: trigger rules of a running recorder.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use retroscope_api::client::{ApiAnswer, ApiRequest, Client, ClientError, Method, target};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     columns::columns,
     remote::{RemoteArgs, ask, failure, printable},
-    stretch::StretchArgs,
+    stretch::{StretchArgs, WithText, length},
     window::{LimitsArgs, WindowArgs, fields},
 };
 use crate::{
@@ -97,6 +97,11 @@ struct RuleArgs {
     #[arg(long)]
     single: bool,
 
+    /// Also act on packets of the last TIME that the ring still has, oldest first. Waits for this
+    /// scan, at most 60 s
+    #[arg(long, value_name = "TIME", value_parser = length)]
+    scan_past: Option<WithText<Duration>>,
+
     /// Trigger on packets that match this pcap-filter(7) expression. Optional with --alert-dump
     #[arg(value_name = "FILTER", required_unless_present = "alert_dump")]
     expression: Vec<String>,
@@ -115,9 +120,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             put(&table(&rules))
         }
         RulesCommand::Add(rule) => {
-            let request =
-                ApiRequest::new(Method::PUT, path(&rule.name)).header("if-none-match", "*");
-            let (answer, what) = match client.send(request.json(body(&rule))) {
+            let request = put_request(&rule, path(&rule.name)).header("if-none-match", "*");
+            let (answer, what) = match client.send(request) {
                 Err(ClientError::Refused {
                     is_as_requested: true,
                     ..
@@ -130,19 +134,19 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
                     "is added",
                 ),
             };
-            told(&rule.name, &answer, args.json, what)
+            told_scan(&rule, &answer, args.json, what)
         }
         RulesCommand::Change(rule) => {
             let path = path(&rule.name);
             let before = client.send(ApiRequest::get(&path)).map_err(failure)?;
             let tag = before.header("etag").unwrap_or_default().to_owned();
             let before = before.json().map_err(failure)?;
-            let request = ApiRequest::new(Method::PUT, path).header("if-match", tag);
-            let answer = client.send(request.json(body(&rule))).map_err(failure)?;
+            let request = put_request(&rule, path).header("if-match", tag);
+            let answer = client.send(request).map_err(failure)?;
             let after = answer.json().map_err(failure)?;
             let changed = without_hits(&before) != without_hits(&after);
             let what = if changed { "is changed" } else { "was so" };
-            told(&rule.name, &after, args.json, what)
+            told_scan(&rule, &after, args.json, what)
         }
         RulesCommand::Remove { name } => {
             ask(&client, ApiRequest::new(Method::DELETE, path(&name)))?;
@@ -225,6 +229,15 @@ fn enable(
     told(name, &rule, json, what)
 }
 
+/// A request that adds or changes a rule.
+fn put_request(rule: &RuleArgs, path: String) -> ApiRequest {
+    let request = ApiRequest::new(Method::PUT, path).json(body(rule));
+    match rule.scan_past {
+        Some(_) => request.patient(),
+        None => request,
+    }
+}
+
 fn body(rule: &RuleArgs) -> Value {
     let mut body = fields(&rule.window);
     body.extend(fields(&rule.limits));
@@ -233,6 +246,9 @@ fn body(rule: &RuleArgs) -> Value {
     }
     if !rule.expression.is_empty() {
         body.insert("filter".to_owned(), rule.expression.join(" ").into());
+    }
+    if let Some(past) = &rule.scan_past {
+        body.insert("scan_past".to_owned(), json!(past));
     }
     body.into()
 }
@@ -243,6 +259,7 @@ fn without_hits(rule: &Value) -> Value {
     if let Some(fields) = rule.as_object_mut() {
         fields.remove("hits");
         fields.remove("last_hit");
+        fields.remove("scan");
     }
     rule
 }
@@ -252,6 +269,40 @@ fn told(name: &str, rule: &Value, json: bool, what: &str) -> Result<ExitCode, Fa
         return put_json(rule);
     }
     put(&format!("rule '{}' {what}\n", printable(name)))
+}
+
+/// As [`told`], with the scan that the arguments request.
+fn told_scan(
+    requested: &RuleArgs,
+    rule: &Value,
+    json: bool,
+    what: &str,
+) -> Result<ExitCode, Failure> {
+    let none = || "no scan: the rule has tried the packets since it was added".to_owned();
+    let scan = requested.scan_past.as_ref();
+    let what = match scan.map(|_| scanned(&rule["scan"]).unwrap_or_else(none)) {
+        Some(scan) => format!("{what}\n{scan}"),
+        None => what.to_owned(),
+    };
+    told(&requested.name, rule, json, &what)
+}
+
+/// The scan of a rule's past in words; `None`: there was none.
+fn scanned(scan: &Value) -> Option<String> {
+    let text = |value: &Value| value.as_str().map(printable);
+    let past = text(&scan["past"])?;
+    let count = |name: &str, what| counted(scan[name].as_u64().unwrap_or(0), what);
+    let found = format!("{}, {}", count("hits", "hit"), count("dumps", "dump"));
+    if scan["running"] == true {
+        return Some(format!("scanning the last {past}: {found}"));
+    }
+    let inspected = counted(scan["scan"]["inspected"].as_u64().unwrap_or(0), "packet");
+    let reasons = text(&scan["scan"]["reasons"]).map(|reasons| format!(": {reasons}"));
+    let stopped = text(&scan["stopped"]).map(|why| format!("; ended early: {why}"));
+    let [reasons, stopped] = [reasons, stopped].map(Option::unwrap_or_default);
+    Some(format!(
+        "scanned the last {past}: {found} in {inspected}{reasons}{stopped}"
+    ))
 }
 
 /// The rules as columns of text.
@@ -299,6 +350,7 @@ fn row(rule: &Value) -> [String; 4] {
     if rule["single"] == true {
         own.insert(0, "single".to_owned());
     }
+    own.extend(scanned(&rule["scan"]));
     if rule["enabled"] == false {
         own.insert(0, "disabled".to_owned());
     }

@@ -62,13 +62,39 @@ fn a_recording_is_controlled_while_it_runs() {
     // Rules are added, changed, disabled and removed.
     let rules = recording.asked(&["rules"]);
     let given = json!({ "name": "1", "filter": "tcp port 9", "enabled": true, "configured": true, "hits": 0, "last_hit": null,
-        "hold_off": null, "max_dumps": null, "dumps_per_minute": null, "bytes_per_hour": null, "past": null, "single": false, "future": null, "packets": null, "bytes": null, "dump": null, "into": null, "keep_bytes": null, "keep_age": null, "asked_by": null, "caller": null, "alert_dump": null });
+        "hold_off": null, "max_dumps": null, "dumps_per_minute": null, "bytes_per_hour": null, "past": null, "single": false, "future": null, "packets": null, "bytes": null, "dump": null, "into": null, "keep_bytes": null, "keep_age": null, "asked_by": null, "caller": null, "alert_dump": null, "scan": null });
     assert_eq!(rules["rules"], json!([given]));
     let refused = recording.refused(2, &["rules", "add", "bad", "udp", "prot", "9"]);
     assert!(refused.contains("prot"), "{refused}");
     let add = ["rules", "add", "all", "udp or tcp"];
     assert_eq!(recording.told(&add), "rule 'all' is added\n");
     assert_eq!(recording.told(&add), "rule 'all' was there\n");
+    let again = recording.told(&["rules", "add", "all", "--scan-past", "1m", "udp or tcp"]);
+    assert!(
+        again.starts_with("rule 'all' was there\nno scan:"),
+        "{again}"
+    );
+    // A rule acts on the past, and `rules` lists the scan.
+    let past = [
+        "rules",
+        "add",
+        "past",
+        "--scan-past",
+        "1m",
+        "--single",
+        "udp",
+    ];
+    let scanned = recording.told(&past);
+    let expected = "rule 'past' is added\nscanned the last 1m: 1 hit, 1 dump in ";
+    assert!(scanned.starts_with(expected), "{scanned}");
+    assert!(
+        recording
+            .told(&["rules"])
+            .contains("disabled, single, scanned the last 1m: 1 hit")
+    );
+    let longer = recording.refused(2, &["rules", "add", "x", "--scan-past", "soon", "udp"]);
+    assert!(longer.contains("soon"), "{longer}");
+    recording.told(&["rules", "remove", "past"]);
     let other = recording.refused(1, &["rules", "add", "all", "tcp"]);
     assert!(other.contains("another filter"), "{other}");
     listener.until(|event| event["event"] == "triggered" && event["rule"] == "udp or tcp");
@@ -398,6 +424,7 @@ fn from_files_nothing_is_changed() {
     }
     for change in [
         &["rules", "add", "a", "tcp"][..],
+        &["rules", "add", "a", "--scan-past", "1m", "tcp"],
         &["rules", "change", "1", "tcp"],
         &["rules", "remove", "1"],
         &["rules", "disable", "1"],
