@@ -1,4 +1,4 @@
-//! The scan of the past for a new rule, as its threads share it.
+//! The scan of the past for a new rule: the state that the threads share.
 //!
 //! Each shard tries a new rule from some record of each producer on, and notes these records when
 //! it applies the change. The scan (`start/rule_scan.rs`) tries the records before. So each packet
@@ -21,7 +21,7 @@ pub(crate) struct RuleScan {
 
 #[derive(Debug)]
 struct ScanProgress {
-    /// Number of the rule, once the analyzer has it.
+    /// Number of the rule; `None`: the analyzer does not have the rule yet.
     rule: Option<usize>,
     /// By shard, once the shard has the rule: for each producer, the first record that the shard
     /// tries. A producer without an entry had no packet before.
@@ -31,7 +31,7 @@ struct ScanProgress {
     status: RuleScanStatus,
 }
 
-/// A scan of the past, as clients see it.
+/// A scan of the past, for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleScanStatus {
     /// The time before the rule that the scan tries.
@@ -47,7 +47,7 @@ pub struct RuleScanStatus {
     pub waited: u64,
     /// Why the scan ended early.
     pub why: Option<String>,
-    /// What the scan read. `None`: the scan runs, or has read nothing.
+    /// The report of the query that reads the ring. `None`: the scan runs, or has read nothing.
     pub report: Option<Box<QueryReport>>,
 }
 
@@ -74,7 +74,7 @@ impl ScanBounds {
         start.is_some_and(|start| record < *start)
     }
 
-    /// Whether the scan has to end now: at its limit of time, or because somebody stopped it.
+    /// Whether the scan must end now: the time limit has passed, or the scan was stopped.
     pub(crate) fn are_over(&self, mono_ns: i64) -> bool {
         mono_ns >= self.end_ns || self.scan.is_over()
     }

@@ -1,7 +1,7 @@
 //! Adds a rule that also acts on packets of the past ([`RuleScan`]).
 //!
 //! The scan is a query of the ring on the client's thread, as the test of a rule is. The analyzer
-//! gets the hits, oldest first, and decides about each hit as about a new one.
+//! gets the hits, oldest first, and decides about each hit as about a hit on a new packet.
 
 use std::{
     sync::{Arc, mpsc::sync_channel},
@@ -77,7 +77,7 @@ impl FoundInPast<'_> {
         }
     }
 
-    /// Gives the hits to the analyzer, and waits until it has acted on them.
+    /// Gives the hits to the analyzer, and waits until the analyzer has acted on all of these hits.
     fn send(&mut self, is_last: bool) {
         let (reply, answer) = sync_channel(1);
         let hits = std::mem::take(&mut self.hits);
