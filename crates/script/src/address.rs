@@ -1,9 +1,64 @@
-//! Addresses and networks for scripts: conversion between text and the 32-bit words in which Lua
-//! gets addresses.
+//! Addresses, pairs of addresses and networks for scripts: conversion between text and the 32-bit
+//! words in which Lua gets addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use mlua::{Lua, Table};
+use mlua::{Lua, Table, Value};
+
+use crate::error::kind;
+
+/// Two IP addresses of the same version, in any order. All packets between these addresses are
+/// packets of the pair.
+pub type AddressPair = [IpAddr; 2];
+
+/// A call `partition.join(to, pair)` of a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PairJoin {
+    /// The pair whose shard gets the packets of `pair`.
+    pub to: AddressPair,
+    /// The pair whose packets change the shard.
+    pub pair: AddressPair,
+}
+
+/// An error for a value that is no pair of addresses.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum PairError {
+    /// The script uses `join` wrongly, so the call raises an error.
+    Misuse(String),
+    /// A text is no address. The text may be from a packet, so the call only returns this reason.
+    Text(String),
+}
+
+/// The pair in a table such as `{ pkt:src(), pkt:dst() }`.
+pub(crate) fn pair(value: &Value) -> Result<AddressPair, PairError> {
+    let misuse = |found: &str| {
+        let expected = "partition.join: a pair is a table of two addresses as strings";
+        PairError::Misuse(format!(
+            "{expected}, such as {{ pkt:src(), pkt:dst() }}, not {found}"
+        ))
+    };
+    let Value::Table(table) = value else {
+        return Err(misuse(kind(value)));
+    };
+    if table.raw_len() > 2 {
+        return Err(misuse("a table of more values"));
+    }
+    let address = |at: i64| match table.raw_get(at) {
+        Ok(Value::String(text)) => {
+            let text: String = text.to_string_lossy().chars().take(64).collect();
+            let wrong = format!("'{}' is not an IP address", text.escape_debug());
+            text.parse::<IpAddr>().map_err(|_| PairError::Text(wrong))
+        }
+        Ok(other) => Err(misuse(&format!("a table with {}", kind(&other)))),
+        Err(error) => Err(misuse(&error.to_string())),
+    };
+    let pair = [address(1)?, address(2)?];
+    if pair[0].is_ipv4() == pair[1].is_ipv4() {
+        return Ok(pair);
+    }
+    let mixed = format!("{} and {} are of different IP versions", pair[0], pair[1]);
+    Err(PairError::Text(mixed))
+}
 
 /// An address as text, from its IP version 4 or 6 and its words.
 pub(crate) fn text(_: &Lua, (ip, a, b, c, d): (u8, u32, u32, u32, u32)) -> mlua::Result<String> {

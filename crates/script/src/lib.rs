@@ -58,6 +58,7 @@ mod slot;
 mod sys;
 mod watchdog;
 
+pub use address::{AddressPair, PairJoin};
 pub use dump::{DerivedDump, LuaPredicate};
 pub use error::ScriptError;
 pub use machine::{Machine, Script, ScriptLimits, compiles};

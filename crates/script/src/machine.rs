@@ -23,7 +23,7 @@ use std::{
 use mlua::{Function, Lua, Table, Value, chunk::ChunkMode};
 
 use crate::{
-    address,
+    address::{self, PairError, PairJoin},
     dump::{DerivedDump, LuaPredicate},
     error::{ScriptError, kind},
     module_types::{MANY, Partition, ScriptPacket},
@@ -37,6 +37,9 @@ const NOTES_MAX: usize = 100;
 /// Number of bytes that are kept of each printed line. The limit bounds the kept copies, as the
 /// script's own memory is bounded.
 const NOTE_BYTES_MAX: usize = 256 << 10;
+
+/// Maximum number of calls of `partition.join` that are kept until the caller takes them.
+const JOINS_MAX: usize = 1024;
 
 /// The text of a script.
 #[derive(Debug, Clone)]
@@ -102,6 +105,12 @@ impl Script {
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
+
+    /// Whether the script may join pairs of addresses: its text contains `partition.join`.
+    #[must_use]
+    pub fn joins(&self) -> bool {
+        self.text.contains("partition.join")
+    }
 }
 
 /// Maximum length of a script file, bytes.
@@ -146,6 +155,7 @@ pub(crate) struct LuaRuntime {
     /// Number of matching packets, then the index of each of these packets.
     pub(crate) hits: Box<[Cell<u32>]>,
     notes: Notes,
+    joins: Joins,
     pub(crate) judge: Judge,
     /// The last field, because the state must be dropped after the fields above.
     pub(crate) lua: Lua,
@@ -154,8 +164,8 @@ pub(crate) struct LuaRuntime {
 /// The result of running a script's file.
 #[derive(Debug)]
 pub(crate) struct LoadedScript {
-    /// The environment of the file.
-    pub(crate) env: Table,
+    /// The value that the file gave to the global `partition`.
+    pub(crate) partition: Value,
     /// The functions and helpers that the prelude returned in addition to the environment.
     pub(crate) prelude: Prelude,
     /// The value that the file returned.
@@ -175,7 +185,7 @@ pub(crate) struct Prelude {
 /// or the type of any other value.
 pub(crate) fn partition(value: &Value) -> Result<Partition, String> {
     let text = match value {
-        Value::Nil => return Ok(Partition::None),
+        Value::Nil => return Ok(Partition::Undeclared),
         Value::String(text) => text.to_string_lossy(),
         other => return Err(kind(other).to_owned()),
     };
@@ -189,6 +199,8 @@ pub(crate) fn partition(value: &Value) -> Result<Partition, String> {
 
 /// Lines that scripts printed, until the caller takes them.
 type Notes = Arc<Mutex<Vec<String>>>;
+/// Calls of `partition.join`, until the caller takes them.
+type Joins = Arc<Mutex<Vec<PairJoin>>>;
 
 impl LuaRuntime {
     /// Runs the file once.
@@ -204,12 +216,12 @@ impl LuaRuntime {
         let watchdog = ScriptWatchdog::start(stopper, limits.time).map_err(ScriptError::Thread)?;
         let sheet = PacketSheet::new();
         let hits = vec![Cell::new(0); MANY + 1].into_boxed_slice();
-        let notes = Notes::default();
+        let (notes, joins) = (Notes::default(), Joins::default());
         let places = (
             std::ptr::from_ref(&*sheet).expose_provenance(),
             hits.as_ptr().expose_provenance(),
         );
-        let (env, prelude) = prelude(&lua, script, &notes, places).map_err(setup)?;
+        let (env, prelude) = prelude(&lua, script, (&notes, &joins), places).map_err(setup)?;
         lua.set_memory_limit(limits.memory_bytes).map_err(setup)?;
         let judge = Judge {
             name: script.name.clone(),
@@ -222,17 +234,27 @@ impl LuaRuntime {
             .set_environment(env.clone())
             .into_function();
         let chunk = judge.result((chunk, false))?;
+        let joining = env.raw_get::<Value>("partition").map_err(setup)?;
         let returned = judge.result(watchdog.watch(|| chunk.call::<Value>(())))?;
+        let mut partition = env.raw_get::<Value>("partition").map_err(setup)?;
+        // The file declares the partition in the global that has `join` before and afterwards.
+        if script.joins() {
+            if partition == joining {
+                partition = Value::Nil;
+            }
+            env.raw_set("partition", joining).map_err(setup)?;
+        }
         let state = Self {
             watchdog,
             sheet,
             hits,
             notes,
+            joins,
             judge,
             lua,
         };
         let loaded = LoadedScript {
-            env,
+            partition,
             prelude,
             returned,
         };
@@ -243,6 +265,12 @@ impl LuaRuntime {
     pub(crate) fn take_notes(&self) -> Vec<String> {
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *notes)
+    }
+
+    /// Takes the calls of `partition.join` since the last call.
+    pub(crate) fn take_joins(&self) -> Vec<PairJoin> {
+        let mut joins = self.joins.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *joins)
     }
 }
 
@@ -267,8 +295,7 @@ impl Machine {
                 found: kind(&loaded.returned).to_owned(),
             });
         };
-        let partition = loaded.env.raw_get::<Value>("partition").map_err(setup)?;
-        let partition = self::partition(&partition).map_err(|found| ScriptError::Partition {
+        let partition = partition(&loaded.partition).map_err(|found| ScriptError::Partition {
             name: script.name.clone(),
             found,
         })?;
@@ -315,6 +342,11 @@ impl Machine {
     /// packet `n` of its batch. The call clears these bits.
     pub fn take_shunted(&mut self) -> u64 {
         self.state.sheet.take_shunted()
+    }
+
+    /// Takes the calls of `partition.join` since the last call of this function, in order.
+    pub fn take_joins(&mut self) -> Vec<PairJoin> {
+        self.state.take_joins()
     }
 
     /// As [`Self::match_many`], for a predicate that this script derived.
@@ -374,10 +406,15 @@ impl Machine {
 fn prelude(
     lua: &Lua,
     script: &Script,
-    notes: &Notes,
+    (notes, joins): (&Notes, &Joins),
     (sheet, hits): (usize, usize),
 ) -> mlua::Result<(Table, Prelude)> {
-    let notes = Arc::clone(notes);
+    let (notes, joins) = (Arc::clone(notes), Arc::clone(joins));
+    let join = move |_: &Lua, (to, pair): (Value, Value)| Ok(join(&joins, &to, &pair));
+    let join = script
+        .joins()
+        .then(|| lua.create_function(join))
+        .transpose()?;
     let note = lua.create_function(move |_, text: mlua::LuaString| {
         let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
         if notes.len() < NOTES_MAX {
@@ -400,6 +437,7 @@ fn prelude(
         sys::want_address(),
         lua.create_function(address::text)?,
         lua.create_function(address::network)?,
+        join,
         note,
         script.trusted,
         script.text.as_str(),
@@ -410,6 +448,24 @@ fn prelude(
         shared,
     };
     Ok((env, prelude))
+}
+
+/// `partition.join(to, pair)`: whether the call is kept, otherwise why not, and whether the script
+/// should fail.
+fn join(joins: &Joins, to: &Value, pair: &Value) -> (bool, Option<String>, bool) {
+    let joined = address::pair(to).and_then(|to| Ok((to, address::pair(pair)?)));
+    let (to, pair) = match joined {
+        Ok(pairs) => pairs,
+        Err(PairError::Misuse(why)) => return (false, Some(why), true),
+        Err(PairError::Text(why)) => return (false, Some(why), false),
+    };
+    let mut joins = joins.lock().unwrap_or_else(PoisonError::into_inner);
+    if joins.len() == JOINS_MAX {
+        let why = format!("more than {JOINS_MAX} calls for one batch of packets");
+        return (false, Some(why), false);
+    }
+    joins.push(PairJoin { to, pair });
+    (true, None, false)
 }
 
 /// Whether scripts are compiled to machine code. False if LuaJIT was built so that compiled loops

@@ -10,6 +10,7 @@ use mlua::{Function, Table, Value};
 use retroscope_flow::BiflowKey;
 
 use crate::{
+    address::PairJoin,
     error::{ScriptError, kind},
     fields,
     machine::{LuaRuntime, Script, ScriptLimits, compiles, partition, setup},
@@ -247,6 +248,11 @@ impl LuaModule {
     /// packet `n` of its batch. The call clears these bits.
     pub(crate) fn take_shunted(&mut self) -> u64 {
         self.state.sheet.take_shunted()
+    }
+
+    /// Takes the calls of `partition.join` since the last call of this function, in order.
+    pub(crate) fn take_joins(&mut self) -> Vec<PairJoin> {
+        self.state.take_joins()
     }
 
     /// Begins a check of all flows at a packet time, ns. Other calls may happen between the calls

@@ -94,9 +94,11 @@ pub struct ModuleDumpRequest {
 /// The packets that one instance of a module must see, all of them and in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Partition {
-    /// All packets.
-    #[default]
+    /// All packets, as the file says.
     None,
+    /// All packets, as the file says nothing.
+    #[default]
+    Undeclared,
     /// All packets between two addresses.
     Host,
     /// All packets of a flow: the same addresses, ports and protocol, in both directions.

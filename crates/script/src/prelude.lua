@@ -12,7 +12,7 @@
 --
 -- Called once, with the arguments of `machine.rs` in the same order. Returns the functions that
 -- `machine.rs` calls.
-local sheet_at, hits_at, find_at, want_at, address_text, network, note, trusted, script_text = ...
+local sheet_at, hits_at, find_at, want_at, address_text, network, join, note, trusted, script_text = ...
 
 local ffi, bit = ffi, bit
 local band, bor, rshift = bit.band, bit.bor, bit.rshift
@@ -347,6 +347,16 @@ end
 
 local env = trusted and _G or sandbox()
 env.net = network
+-- `machine.rs` gives `join` only to scripts whose text names `partition.join`.
+if join then
+  env.partition = {
+    join = function(to, pair)
+      local joined, why, is_misuse = join(to, pair)
+      if is_misuse then error(why, 2) end
+      return joined, why
+    end,
+  }
+end
 if trusted then env.print = print_note end
 
 -- The facts that each accessor needs, by the numbers of `slot.rs`.

@@ -9,7 +9,7 @@ use retroscope_flow::{
 use serde::Serialize;
 
 use crate::{
-    LuaModule,
+    LuaModule, PairJoin,
     module_types::{
         CHECKED, CallFault, FlowPlace, MANY, ModuleDumpRequest, ModuleFlowEnd, ModuleSettings,
         ScriptPacket,
@@ -211,6 +211,11 @@ impl Runner {
     #[must_use]
     pub fn shunted(&self) -> u64 {
         self.shunted
+    }
+
+    /// Takes the calls of `partition.join` since the last call of this function, in order.
+    pub fn take_joins(&mut self) -> Vec<PairJoin> {
+        self.module.take_joins()
     }
 
     /// Handles at most [`MANY`] packets. `times_ns` has for each packet the time that flows use,

@@ -46,6 +46,11 @@ impl DumpFunction {
         limits: ScriptLimits,
         common: &Arc<RecorderShared>,
     ) -> Result<Self, ScriptError> {
+        if script.joins() {
+            let name = script.name();
+            let message = format!("{name}: only triggers and modules may call partition.join");
+            return Err(ScriptError::Module { message });
+        }
         let script = Machine::new(script, limits)?;
         Ok(Self {
             state: LuaState {

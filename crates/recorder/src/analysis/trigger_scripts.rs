@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::{
     analysis::shard::{FlowEnded, NumberedPacket},
     control::{AtomicCounters, common::RecorderShared, lock, ring_time::StampRestorer},
-    intake::interfaces::InterfaceCache,
+    intake::{inserter::shards::ShardHash, interfaces::InterfaceCache},
     start::config::Scripts,
 };
 
@@ -34,6 +34,11 @@ pub(crate) struct TriggerScripts {
     modules: Vec<Module>,
     /// Packets of the chunk whose flows a script or module shunts.
     shunted: u64,
+    /// The pairs of addresses that scripts and modules join. `None`: the packets are not divided by
+    /// pairs.
+    pub(crate) shard_hash: Option<ShardHash>,
+    /// Messages about joined pairs.
+    join_notices: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -69,6 +74,8 @@ impl TriggerScripts {
             scripts: triggers,
             modules: modules.collect::<Result<_, ScriptError>>()?,
             shunted: 0,
+            shard_hash: None,
+            join_notices: Vec::new(),
         })
     }
 
@@ -175,6 +182,24 @@ impl TriggerScripts {
             module.look(&chunk[..count], &times_ns[..count]);
             self.shunted |= module.runner.shunted();
         }
+        self.join_pairs();
+    }
+
+    /// Joins the pairs of addresses that scripts and modules asked for.
+    fn join_pairs(&mut self) {
+        let scripts = self.scripts.iter_mut();
+        let scripts = scripts.flat_map(|script| script.trigger.take_joins());
+        let modules = self.modules.iter_mut();
+        let modules = modules.flat_map(|module| module.runner.take_joins());
+        for join in scripts.chain(modules) {
+            let forgotten = self.shard_hash.as_ref().and_then(|it| it.join(&join));
+            // Few messages, however many joins.
+            if let Some(forgotten) = forgotten.filter(|count| count.is_power_of_two()) {
+                self.join_notices.push(format!(
+                    "partition.join: no room for so many pairs of addresses; forgotten until now: {forgotten}, the oldest"
+                ));
+            }
+        }
     }
 
     /// Takes the ended flows for which modules requested dumps, up to the flows that ended just
@@ -239,7 +264,8 @@ impl TriggerScripts {
         let take = |script: &mut TriggerScript| script.news.take(&mut script.trigger);
         let scripts = self.scripts.iter_mut().flat_map(take);
         let modules = self.modules.iter_mut().flat_map(Module::take_notices);
-        scripts.chain(modules).collect()
+        let joins = self.join_notices.drain(..);
+        scripts.chain(modules).chain(joins).collect()
     }
 
     /// Number of disabled scripts and modules.

@@ -70,6 +70,8 @@ pub(crate) struct Situation {
     pub(crate) flows: bool,
     /// Whether there are modules over flows.
     pub(crate) modules: bool,
+    /// Whether trigger scripts or modules may join pairs of addresses.
+    pub(crate) joins: bool,
 }
 
 /// Chooses the threads and the number of shards. Also returns a message if fewer threads analyze
@@ -98,10 +100,22 @@ pub(crate) fn choose(
         "a script needs all packets in order (unless its file sets partition = 'flow' or 'host')";
     let flows = "flows are reported in the order in which they end";
     let modules = "modules need all packets of the files in order";
+    let joins = "a script calls partition.join, and results from files must not depend on threads";
+    let dump = it.dump.filter(|_| !it.offline);
+    let least = it.triggers.into_iter().chain(dump).min();
+    if let Analyzers::Threads(threads) = analyzers
+        && threads.get() > 1
+        && least == Some(Partition::None)
+    {
+        return Err(format!(
+            "analyzers = {threads}: a script needs all packets in one thread (partition = 'none')"
+        ));
+    }
     if it.offline {
         // Hits are turned into dump expressions in the order of packets, whichever thread finds the
         // hits.
-        let is_divided = it.triggers != Some(Partition::None) && !it.flows && !it.modules;
+        let is_divided = least != Some(Partition::Undeclared) && !it.flows && !it.modules;
+        let is_divided = is_divided && !it.joins;
         return Ok(match analyzers {
             // With modules, or if the ring has no room for the reader, the analyzer does the work
             // instead, and finds the same hits.
@@ -113,15 +127,18 @@ pub(crate) fn choose(
             Analyzers::Threads(threads) if threads.get() > 1 => only_one(match it {
                 Situation { flows: true, .. } => flows,
                 Situation { modules: true, .. } => modules,
+                Situation { joins: true, .. } if least > Some(Partition::Undeclared) => joins,
                 _ => script,
             }),
             Analyzers::Auto | Analyzers::Threads(_) => one,
         });
     }
-    let least = it.triggers.into_iter().chain(it.dump).min();
     let why_not = match least {
         _ if it.queues == 1 => None,
-        Some(Partition::None) => Some(script),
+        Some(Partition::None | Partition::Undeclared) => Some(script),
+        _ if it.joins => {
+            Some("a script calls partition.join, but the packets arrive at several queues")
+        }
         Some(Partition::Host) => Some(
             "a script needs all packets of a pair of addresses, but they arrive at several queues",
         ),
@@ -144,7 +161,7 @@ pub(crate) fn choose(
             Some(why) => return Err(format!("analyzers = \"inline\": {why}")),
         },
         Analyzers::Threads(threads) if threads.get() == 1 => one,
-        Analyzers::Threads(_) if least == Some(Partition::None) => only_one(script),
+        Analyzers::Threads(_) if least == Some(Partition::Undeclared) => only_one(script),
         // Dividing the queues costs nothing. Dividing the address pairs keeps together the packets
         // of a pair that arrive at several queues, and serves more threads than queues.
         Analyzers::Threads(threads) if threads.get() <= it.queues && why_not.is_none() => {
@@ -225,6 +242,7 @@ mod tests {
             learns: false,
             flows: false,
             modules: false,
+            joins: false,
         };
         let one = Situation { queues: 1, ..four };
         let apart = Situation {
@@ -310,11 +328,45 @@ mod tests {
             (threads(8), four, Some((shards, 8))),
             (threads(40), four, Some((shards, SHARDS))),
             (threads(4), of(Partition::Host), Some((shards, 4))),
-            (threads(4), of(Partition::None), Some((analyzer, 1))),
+            (threads(4), of(Partition::None), None),
+            (threads(4), of(Partition::Undeclared), Some((analyzer, 1))),
+            (
+                threads(4),
+                Situation {
+                    joins: true,
+                    ..of(Partition::Flow)
+                },
+                Some((shards, 4)),
+            ),
+            (
+                inline,
+                Situation {
+                    joins: true,
+                    ..of(Partition::Flow)
+                },
+                None,
+            ),
+            (
+                threads(4),
+                Situation {
+                    triggers: Some(Partition::Host),
+                    joins: true,
+                    ..file
+                },
+                Some((analyzer, 1)),
+            ),
             (
                 threads(2),
                 Situation {
                     dump: Some(Partition::None),
+                    ..four
+                },
+                None,
+            ),
+            (
+                threads(2),
+                Situation {
+                    dump: Some(Partition::Undeclared),
                     ..four
                 },
                 Some((analyzer, 1)),
@@ -336,6 +388,14 @@ mod tests {
                 threads(4),
                 Situation {
                     triggers: Some(Partition::None),
+                    ..file
+                },
+                None,
+            ),
+            (
+                threads(4),
+                Situation {
+                    triggers: Some(Partition::Undeclared),
                     ..file
                 },
                 Some((analyzer, 1)),
@@ -393,11 +453,12 @@ mod tests {
             queues: 1,
             readers: 40,
             flows_together: true,
-            triggers: Some(Partition::None),
+            triggers: Some(Partition::Undeclared),
             dump: None,
             learns: false,
             flows: false,
             modules: false,
+            joins: false,
         };
         let live = Situation {
             offline: false,

@@ -221,5 +221,12 @@ pub struct Scripts {
     pub module_flows: TrackerConfig,
 }
 
+impl Scripts {
+    /// Whether a trigger script or module may join pairs of addresses.
+    pub(crate) fn joins(&self) -> bool {
+        self.triggers.iter().chain(&self.modules).any(Script::joins)
+    }
+}
+
 /// Makes the sources, in the order the user gave. Called once.
 pub type Sources<'a> = dyn Fn() -> Result<Vec<Box<dyn Source>>, SourceError> + 'a;

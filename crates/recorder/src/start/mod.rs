@@ -248,6 +248,7 @@ impl OpenedRecorder {
             learns: templates.asking_for_flows() > 0 || functions.has_modules(),
             flows: config.flows.is_some(),
             modules: functions.has_modules(),
+            joins: config.scripts.joins(),
         };
         let shunts = functions.shunts();
         let sheds = !config.cutoffs.is_empty() || shunts;
@@ -343,6 +344,12 @@ impl Planned {
             let (sender, receiver) = flows::channel(&common);
             ((tracker, sender), receiver)
         });
+        let is_sharded =
+            self.placement == AnalysisPlacement::ShardReaders && self.scripts.len() > 1;
+        let shard_hash = is_sharded.then(ShardHash::random);
+        for functions in &mut self.scripts {
+            functions.triggers.shard_hash.clone_from(&shard_hash);
+        }
         let (slots, derivation) = place_shards(
             self.placement,
             (expressions.triggers, self.scripts),
@@ -351,7 +358,6 @@ impl Planned {
             self.classes.as_ref().map(|it| &it.marks),
             &common,
         );
-        let is_sharded = self.placement == AnalysisPlacement::ShardReaders && slots.all().len() > 1;
         let stored_shards = (is_sharded && !config.offline)
             .then(|| Arc::new(StoredShards::new(self.opened.queues)));
         let mut shard_readers = shard_readers(&common, &slots, &waker, stored_shards.as_ref())?;
@@ -377,7 +383,7 @@ impl Planned {
             filter: expressions.filter.map(Box::new),
             classes: self.classes,
             inline,
-            shards: is_sharded.then(ShardHash::random),
+            shards: shard_hash,
             stored_shards,
             ..InserterParts::new(config, Arc::clone(&common))
         };

@@ -1,10 +1,12 @@
 //! One, two and four analyzers, in inserters, threads and the analyzer's thread, on one and three
 //! queues.
 
-use std::{num::NonZeroUsize, sync::atomic::Ordering};
+use std::{num::NonZeroUsize, sync::atomic::Ordering, time::Duration};
+
+use retroscope_script::{Script, ScriptLimits};
 
 use super::rig::{MS, Rig, RigConfig, S, udp};
-use crate::Analyzers;
+use crate::{Analyzers, Scripts};
 
 const START: i64 = 1_800_000_000 * S;
 
@@ -88,5 +90,122 @@ fn each_packet_is_analyzed_once_or_missed() {
             );
             assert!(is_overtaken, "{case}");
         }
+    }
+}
+
+/// A script that learns from packets of port 5060 which address pair a call uses, and matches later
+/// packets of this pair.
+const CALLS: &str = "partition = 'flow'
+local known = {}
+local function address(pkt, at)
+  return table.concat({ pkt:u8(at), pkt:u8(at + 1), pkt:u8(at + 2), pkt:u8(at + 3) }, '.')
+end
+return function(pkt)
+  local src, dst = pkt:src(), pkt:dst()
+  if not pkt:has_port(5060) then return known[src .. ' ' .. dst] end
+  local a, b = address(pkt, 28), address(pkt, 32)
+  assert(partition.join({ src, dst }, { b, a }))
+  known[a .. ' ' .. b], known[b .. ' ' .. a] = true, true
+end";
+
+/// A packet between two addresses, in a random direction.
+fn between(mut pair: [[u8; 4]; 2], port: u16, random: &mut fastrand::Rng) -> Vec<u8> {
+    random.shuffle(&mut pair);
+    let mut packet = udp(port, port, 0);
+    packet[12..20].copy_from_slice(pair.as_flattened());
+    packet
+}
+
+/// For each analyzer, if there are several: the packets stored for it are analyzed or missed.
+fn check_ledgers(rig: &Rig) {
+    let Some(divided) = rig.common.divided.get() else {
+        return;
+    };
+    let (stored, slots) = (divided.stored.as_ref().unwrap(), rig.slots.all());
+    for (shard, slot) in slots.iter().enumerate() {
+        let is_mine = |number: u8| usize::from(number) % slots.len() == shard;
+        let producers = 0..rig.feeds.len();
+        let stored: u64 = producers.map(|it| stored.get(it, is_mine).1).sum();
+        let counters = &slot.counters;
+        let seen = [&counters.analyzed, &counters.missed].map(|it| it.load(Ordering::Relaxed));
+        assert_eq!(seen[0] + seen[1], stored, "shard {shard}: {seen:?}");
+    }
+}
+
+/// After the signaling of a call, its media packets are analyzed by the script that saw the
+/// signaling, although they are packets of another address pair. Pairs change shards while packets
+/// are stored and missed, and the ledger of each analyzer is exact.
+#[test]
+fn media_meets_its_signaling() {
+    let threads = |count| Analyzers::Threads(NonZeroUsize::new(count).unwrap());
+    let cases = [(Analyzers::Auto, 1), (threads(4), 1), (threads(4), 3)];
+    for ((analyzers, queues), seed) in cases.into_iter().zip(1..) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let dir = tempfile::tempdir().unwrap();
+        let scripts = Scripts {
+            triggers: vec![Script::new("calls.lua", CALLS, false)],
+            ..Scripts::default()
+        };
+        let plan = RigConfig {
+            triggers: &[],
+            scripts,
+            limits: ScriptLimits {
+                time: Duration::from_secs(60),
+                ..ScriptLimits::default()
+            },
+            ..plan(analyzers, queues, true)
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        let mut pair = || [random.u32(..), random.u32(..)].map(u32::to_be_bytes);
+        let calls: Vec<_> = (0..200).map(|_| (pair(), pair())).collect();
+        let signaling = |call: usize, random: &mut fastrand::Rng| {
+            let mut packet = between(calls[call].0, 5060, random);
+            packet[28..].copy_from_slice(&calls[call].1.concat()[..4]);
+            packet.extend(&calls[call].1.concat()[4..]);
+            packet
+        };
+        for round in 0..8 {
+            // One round of more packets than the ring has room for.
+            let packets = if round == 5 { 90_000 } else { 500 };
+            for _ in 0..packets {
+                let call = random.usize(..calls.len());
+                let mut packet = match random.u8(..40) {
+                    0 => signaling(call, &mut random),
+                    _ => between(calls[call].1, 4000, &mut random),
+                };
+                packet.resize(packet.len() + random.usize(600..1400), 0);
+                rig.arrive(random.usize(..queues), packet);
+            }
+            rig.pass(MS);
+            rig.insert();
+            if random.bool() {
+                rig.analyze();
+            }
+        }
+        for call in 0..calls.len() {
+            rig.arrive(random.usize(..queues), signaling(call, &mut random));
+        }
+        let hits = |rig: &Rig| {
+            let hits = rig.common.counters.reading().hits;
+            hits.triggers + hits.suppressed.total()
+        };
+        rig.pass(MS);
+        rig.step();
+        let before = hits(&rig);
+        for call in (0..calls.len()).chain(0..calls.len()) {
+            let packet = between(calls[call].1, 4000, &mut random);
+            rig.arrive(random.usize(..queues), packet);
+        }
+        rig.pass(MS);
+        rig.step();
+        let case = format!("{analyzers:?}, {queues} queues: {:?}", rig.notices);
+        assert_eq!(hits(&rig) - before, 2 * calls.len() as u64, "{case}");
+        let is_overtaken = rig.common.counters.reading().lapped > 0;
+        assert!(is_overtaken || analyzers == Analyzers::Auto, "{case}");
+        rig.pass(MS);
+        rig.step();
+        rig.stop();
+        check_ledgers(&rig);
+        assert_eq!(rig.common.counters.scripts_failed(), 0, "{case}");
     }
 }

@@ -257,6 +257,7 @@ impl Rig {
             learns: expressions.templates.asking_for_flows() > 0,
             flows: plan.flows.is_some(),
             modules: scripts.triggers.has_modules(),
+            joins: plan.scripts.joins(),
         };
         let (who, shards, _) = choose(plan.analyzers, situation).unwrap();
         let scripts = iter::once(scripts).chain((1..shards).map(|_| load()));
@@ -273,13 +274,18 @@ impl Rig {
                 cutoffs: None,
             },
         );
-        let looks = (expressions.triggers, scripts.collect());
+        let is_sharded = who == AnalysisPlacement::ShardReaders;
+        let shard_hash = is_sharded.then(ShardHash::random);
+        let mut scripts: Vec<_> = scripts.collect();
+        for functions in &mut scripts {
+            functions.triggers.shard_hash.clone_from(&shard_hash);
+        }
+        let looks = (expressions.triggers, scripts);
         let (sender, receiver) = flows::channel(&common);
         let of_flows = plan.flows.map(|config| (config, sender));
         let templates = &expressions.templates;
         let (slots, derivation) =
             place_shards(who, looks, templates, of_flows.as_ref(), None, &common);
-        let is_sharded = who == AnalysisPlacement::ShardReaders;
         let stored_shards = is_sharded.then(|| Arc::new(StoredShards::new(plan.queues)));
         let mut readers =
             shard_readers(&common, &slots, &reader.waker(), stored_shards.as_ref()).unwrap();
@@ -304,7 +310,7 @@ impl Rig {
         });
         let for_inserters = InserterParts {
             inline,
-            shards: is_sharded.then(ShardHash::random),
+            shards: shard_hash,
             stored_shards,
             hold_ns: 100 * MS,
             ..InserterParts::new(&config, Arc::clone(&common))

@@ -2,8 +2,8 @@
 
 use std::io::ErrorKind;
 
-use crate::common::{PATIENT, packet, trigger};
-use retroscope_script::{Machine, Script, ScriptError};
+use crate::common::{PATIENT, packet, trigger, udp};
+use retroscope_script::{Machine, PairJoin, Partition, Script, ScriptError};
 
 /// Whether an expression is true in a script for a packet of 60 bytes.
 fn holds(expression: &str) -> bool {
@@ -132,7 +132,7 @@ fn no_accessor_gives_a_pointer() {
         names.join(", ")
     );
     let mut trigger = trigger(&text);
-    let frame = crate::common::udp(9, b"payload");
+    let frame = udp(9, b"payload");
     assert_eq!(
         trigger.match_many(&[packet(&frame)]),
         1,
@@ -265,4 +265,77 @@ fn what_is_printed_is_kept_within_bounds() {
     let notes = trigger.take_notes();
     assert_eq!((notes.len(), notes[0].as_str()), (100, "n\t9\tnil\ttrue"));
     assert!(trigger.take_notes().is_empty());
+}
+
+#[test]
+fn pairs_are_joined_by_text_of_addresses() {
+    let text = "partition = 'host'
+        return function(pkt)
+          assert(partition.join({ pkt:src(), pkt:dst() }, { '2001:db8::2', '2001:db8::1' }))
+          for _, pair in ipairs({ { '10.0.0.1', '::1' }, { 'example.com', '' }, { '10.0.0.1:5', '10.0.0.2' } }) do
+            print(partition.join(pair, pair))
+          end
+        end";
+    let mut script = trigger(text);
+    assert_eq!(script.partition(), Partition::Host);
+    script.match_many(&[packet(&udp(1, b"")), packet(&udp(2, b""))]);
+    assert!(script.fault.is_none(), "{:?}", script.fault);
+    let join = PairJoin {
+        to: ["10.0.0.1", "10.0.0.2"].map(|it| it.parse().unwrap()),
+        pair: ["2001:db8::2", "2001:db8::1"].map(|it| it.parse().unwrap()),
+    };
+    assert_eq!(
+        (script.take_joins(), script.take_joins()),
+        (vec![join; 2], vec![])
+    );
+    let reasons = [
+        "false\t10.0.0.1 and ::1 are of different IP versions",
+        "false\t'example.com' is not an IP address",
+        "false\t'10.0.0.1:5' is not an IP address",
+    ];
+    assert_eq!(script.take_notes()[..3], reasons);
+    // A call before the first packet is kept, and so are 1024 calls of a batch.
+    let many = "local function join() return partition.join({ '::', '::' }, { '::', '::' }) end
+        join()
+        return function(pkt) return not join() end";
+    let mut script = trigger(many);
+    assert_eq!(script.partition(), Partition::Undeclared);
+    for round in 0..16 {
+        let refused = if round == 15 { 1 << 63 } else { 0 };
+        assert_eq!(script.match_many(&[packet(&[]); 64]), refused);
+    }
+    assert_eq!(script.take_joins().len(), 1024);
+}
+
+#[test]
+fn what_joins_wrongly_fails_with_the_reason() {
+    for (arguments, found) in [
+        ("", "nil"),
+        ("'10.0.0.1', '10.0.0.2'", "string"),
+        ("{ '::', '::' }", "nil"),
+        (
+            "{ pkt:src(), pkt:dst() }, { '::', '::' }",
+            "a table with nil",
+        ),
+        ("{ '::', '::' }, { '::', 7 }", "a table with number"),
+        ("{ '::', '::', '::' }", "a table of more values"),
+    ] {
+        let text = format!("return function(pkt)\n local is = partition.join({arguments}) end");
+        let mut script = trigger(&text);
+        script.match_many(&[packet(&[])]);
+        let fault = script.fault.unwrap().to_string();
+        let expected = format!(
+            "test.lua:2: partition.join: a pair is a table of two addresses as strings, such as {{ pkt:src(), pkt:dst() }}, not {found}"
+        );
+        assert_eq!(fault, expected);
+    }
+    // The global has `join` only if the text names it, and a file may declare other values.
+    assert!(holds("partition == nil"));
+    let script = Script::new(
+        "test.lua",
+        "partition = 7 --partition.join\nreturn function() end",
+        false,
+    );
+    let wrong = Machine::new(&script, PATIENT).unwrap_err().to_string();
+    assert!(wrong.contains("partition is number"), "{wrong}");
 }

@@ -134,19 +134,21 @@ impl FrameWriter {
     ) {
         // Two loops, so that frames without shards have no extra branch.
         match shards {
-            None => self.store_sharded(burst, frames, interface, producer, (|_| 0, |_| ())),
+            None => self.store_sharded(burst, frames, interface, producer, (|_| 0, || ())),
             Some(shards) => {
                 let mut counts = self.shard_counts;
                 let cells = Cell::from_mut(&mut counts[..]).as_slice_of_cells();
-                let of = |data: &[u8]| shards.of(interface.link_type, data);
+                // A script may join pairs at any time, so the shard is computed once a frame.
+                let last = Cell::new(0);
                 let stored = |data: &[u8]| {
-                    let shard = of(data);
+                    let shard = shards.of(interface.link_type, data);
+                    last.set(shard);
                     let count = &cells[usize::from(shard)];
                     count.set(count.get() + 1);
                     shard
                 };
-                let refused = |data: &[u8]| {
-                    let count = &cells[usize::from(of(data))];
+                let refused = || {
+                    let count = &cells[usize::from(last.get())];
                     count.set(count.get() - 1);
                 };
                 self.store_sharded(burst, frames, interface, producer, (stored, refused));
@@ -156,14 +158,14 @@ impl FrameWriter {
     }
 
     /// As [`Self::store_plain`]. `shard_of` counts a frame and computes its shard from its bytes;
-    /// `refused` takes back the count of a frame that was not stored.
+    /// `refused` takes back the count of the last frame, which was not stored.
     fn store_sharded(
         &mut self,
         burst: &InHand<'_>,
         frames: &[FrameMeta],
         interface: KnownInterface,
         producer: &mut Producer,
-        (shard_of, refused): (impl Fn(&[u8]) -> u8, impl Fn(&[u8])),
+        (shard_of, refused): (impl Fn(&[u8]) -> u8, impl Fn()),
     ) {
         let is_ethernet = interface.link_type == LinkType::ETHERNET;
         let offset_ns = self.offset_ns;
@@ -204,7 +206,7 @@ impl FrameWriter {
                 // `record` counted the refused frame, but the ring did not store it.
                 bytes -= u64::from(frame.captured_len);
                 tagged -= u64::from(is_tagged(data(frame)));
-                refused(data(frame));
+                refused();
                 self.refuse(frame.time_ns);
                 rest = behind;
             }

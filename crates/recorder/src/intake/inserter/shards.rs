@@ -14,6 +14,9 @@
 //! on the number of readers. So the key is random even with `--reproducible`: different results of
 //! two runs reveal a dependence.
 //!
+//! A script may join a pair to another pair (`partition.join`). From then on the packets of the
+//! pair are in the shard of the other pair.
+//!
 //! An IPv4 packet takes 2 ns and an IPv6 packet 5 ns, including 1 ns to read the headers. With VLAN
 //! tags it takes 16 ns, nearly all for [`retroscope_packet::parse`] (AMD EPYC Zen 4, 1024 frames in
 //! the cache). `std`'s keyed hash took 11 to 12 ns more for each.
@@ -22,10 +25,14 @@ use std::{
     array,
     hash::{BuildHasher, RandomState},
     net::IpAddr,
-    sync::Mutex,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use retroscope_packet::{CommonHeaders, LinkType, MacAddr, parse};
+use retroscope_script::{AddressPair, PairJoin};
 
 use crate::control::lock;
 
@@ -66,6 +73,7 @@ impl StoredShards {
 pub(crate) struct ShardHash {
     factors: [u128; 4],
     addend: u128,
+    joined: Arc<JoinedPairs>,
 }
 
 impl ShardHash {
@@ -76,7 +84,20 @@ impl ShardHash {
         Self {
             factors: array::from_fn(|n| word(2 * n) << 64 | word(2 * n + 1)),
             addend: word(8) << 64 | word(9),
+            joined: Arc::default(),
         }
+    }
+
+    /// From now on the packets of `join.pair`, and of all pairs joined to it, are in the shard of
+    /// `join.to`. If an older join is forgotten for lack of room, returns the number of joins
+    /// forgotten until now.
+    pub(crate) fn join(&self, join: &PairJoin) -> Option<u64> {
+        let hash = |[a, b]: AddressPair| match (a, b) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => Some(self.hash_v4(a.to_bits(), b.to_bits())),
+            (IpAddr::V6(a), IpAddr::V6(b)) => Some(self.hash_v6(a.to_bits(), b.to_bits())),
+            _ => None,
+        };
+        self.joined.join(hash(join.to)?, hash(join.pair)?)
     }
 
     /// The shard of a frame with these captured bytes. A tag that the NIC removed makes no
@@ -126,25 +147,42 @@ impl ShardHash {
                         .fold(0, |word, byte| word << 8 | u64::from(*byte))
                 };
                 let (low, high) = ordered(word(src), word(dst));
-                self.of_words([low, high])
+                self.shard(self.hash_words([low, high]))
             }
             _ => 0,
         }
     }
 
     fn of_v4(&self, src: u32, dst: u32) -> u8 {
-        let (low, high) = ordered(src, dst);
-        self.of_words([u64::from(low) << 32 | u64::from(high)])
+        self.shard(self.hash_v4(src, dst))
     }
 
     fn of_v6(&self, src: u128, dst: u128) -> u8 {
+        self.shard(self.hash_v6(src, dst))
+    }
+
+    /// The shard of the pair with this hash.
+    fn shard(&self, pair: u64) -> u8 {
+        // Relaxed: the entries need no other memory.
+        if self.joined.is_any.load(Ordering::Relaxed) {
+            return self.joined.shard(pair);
+        }
+        own_shard(pair)
+    }
+
+    fn hash_v4(&self, src: u32, dst: u32) -> u64 {
+        let (low, high) = ordered(src, dst);
+        self.hash_words([u64::from(low) << 32 | u64::from(high)])
+    }
+
+    fn hash_v6(&self, src: u128, dst: u128) -> u64 {
         let (low, high) = ordered(src, dst);
         let [a, b, c, d] = [low >> 64, low, high >> 64, high];
         #[expect(clippy::cast_possible_truncation, reason = "one half of each")]
-        self.of_words([a, b, c, d].map(|half| half as u64))
+        self.hash_words([a, b, c, d].map(|half| half as u64))
     }
 
-    fn of_words<const N: usize>(&self, words: [u64; N]) -> u8 {
+    fn hash_words<const N: usize>(&self, words: [u64; N]) -> u64 {
         let products = self.factors.iter().zip(words);
         let sum = products.fold(self.addend, |sum, (factor, word)| {
             sum.wrapping_add(factor.wrapping_mul(u128::from(word)))
@@ -152,9 +190,125 @@ impl ShardHash {
         // Without this mixing, neighbouring addresses would get neighbouring values of `word`. With
         // one key in a thousand, a third of neighbouring addresses were in one shard.
         let word = (sum >> 64) as u64;
-        let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed >> (u64::BITS - SHARD_BITS)) as u8
+        (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
+}
+
+/// The shard of a pair that is not joined to another pair.
+fn own_shard(pair: u64) -> u8 {
+    (pair >> (u64::BITS - SHARD_BITS)) as u8
+}
+
+/// Number of sets of joined pairs.
+const JOIN_SETS: usize = 512;
+/// Number of joined pairs in a set.
+const JOIN_WAYS: usize = 8;
+/// The bits of an entry that have the shard number.
+const SHARD_MASK: u64 = SHARDS as u64 - 1;
+
+/// The pairs that scripts joined to other pairs: a set-associative table of at most 4096 pairs. The
+/// hash of a pair says in which set the pair is. A full set forgets its oldest pair, because in a
+/// long recording the oldest calls are over.
+///
+/// A pair is known by 59 bits of its hash. Two pairs are confused, and then share a shard, with a
+/// probability of about 2^-58.
+#[derive(Debug)]
+struct JoinedPairs {
+    /// Whether any pair was ever joined. Until then inserters read nothing else.
+    is_any: AtomicBool,
+    sets: Box<[JoinSet]>,
+    writer: Mutex<JoinWriter>,
+}
+
+/// One cache line of joined pairs. An entry is the hash of a pair with the shard number in the
+/// lowest bits, or 0. Loads and stores are relaxed, because an entry needs no other memory.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct JoinSet([AtomicU64; JOIN_WAYS]);
+
+/// The part of the table that inserters do not need.
+#[derive(Debug)]
+struct JoinWriter {
+    /// By set and entry: the hash of the pair to which the entry's pair is joined, without its
+    /// lowest bits. No entry has that pair itself, so joins make no loops.
+    roots: Box<[[u64; JOIN_WAYS]]>,
+    /// By set: number of pairs that were ever added.
+    added: Box<[usize]>,
+    forgotten: u64,
+}
+
+impl Default for JoinedPairs {
+    fn default() -> Self {
+        Self {
+            is_any: AtomicBool::new(false),
+            sets: (0..JOIN_SETS).map(|_| JoinSet::default()).collect(),
+            writer: Mutex::new(JoinWriter {
+                roots: [[0; JOIN_WAYS]; JOIN_SETS].into(),
+                added: [0; JOIN_SETS].into(),
+                forgotten: 0,
+            }),
+        }
+    }
+}
+
+impl JoinedPairs {
+    /// The shard of a pair.
+    #[cold]
+    fn shard(&self, pair: u64) -> u8 {
+        let joined = self.find(pair & !SHARD_MASK);
+        joined.map_or(own_shard(pair), |(_, shard)| shard)
+    }
+
+    /// The place in its set, and the shard, of a joined pair.
+    fn find(&self, pair: u64) -> Option<(usize, u8)> {
+        let entries = self.sets[set_of(pair)].0.iter();
+        let entries = entries.map(|entry| entry.load(Ordering::Relaxed));
+        let mut found = entries.enumerate();
+        let (way, entry) = found.find(|(_, entry)| entry & !SHARD_MASK == pair)?;
+        Some((way, (entry & SHARD_MASK) as u8))
+    }
+
+    /// See [`ShardHash::join`]. `to` and `pair` are hashes.
+    fn join(&self, to: u64, pair: u64) -> Option<u64> {
+        let (to, pair) = (to & !SHARD_MASK, pair & !SHARD_MASK);
+        let mut writer = lock(&self.writer);
+        let JoinWriter {
+            roots,
+            added,
+            forgotten,
+        } = &mut *writer;
+        let place = self.find(pair).map(|(way, _)| way);
+        let root = (self.find(to)).map_or(to, |(way, _)| roots[set_of(to)][way]);
+        let set = set_of(pair);
+        if root == pair || place.is_some_and(|way| roots[set][way] == root) {
+            return None;
+        }
+        let shard = u64::from(own_shard(root));
+        for (set, roots) in self.sets.iter().zip(roots.iter_mut()) {
+            for (entry, its) in set.0.iter().zip(roots) {
+                if *its == pair {
+                    *its = root;
+                    let its = entry.load(Ordering::Relaxed) & !SHARD_MASK;
+                    entry.store(its | shard, Ordering::Relaxed);
+                }
+            }
+        }
+        let way = place.unwrap_or_else(|| {
+            added[set] += 1;
+            (added[set] - 1) % JOIN_WAYS
+        });
+        let is_forgetting = place.is_none() && added[set] > JOIN_WAYS;
+        *forgotten += u64::from(is_forgetting);
+        roots[set][way] = root;
+        self.sets[set].0[way].store(pair | shard, Ordering::Relaxed);
+        self.is_any.store(true, Ordering::Relaxed);
+        is_forgetting.then_some(*forgotten)
+    }
+}
+
+/// The set of joined pairs to which a pair belongs.
+fn set_of(pair: u64) -> usize {
+    (pair >> 32) as usize % JOIN_SETS
 }
 
 /// Orders the two values, so that both directions are equal.
@@ -164,7 +318,7 @@ fn ordered<T: Ord>(a: T, b: T) -> (T, T) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::{collections::HashSet, ops::Range};
 
     use super::*;
 
@@ -173,6 +327,7 @@ mod tests {
         ShardHash {
             factors: array::from_fn(|_| random.u128(..)),
             addend: random.u128(..),
+            joined: Arc::default(),
         }
     }
 
@@ -299,6 +454,80 @@ mod tests {
         assert_eq!(found.len(), 32, "each shard with some key");
     }
 
+    /// Joined pairs meet in the shard of the pair to which they were joined last, also in chains
+    /// and loops.
+    #[test]
+    fn joined_pairs_meet_in_one_shard() {
+        let v4 = |n: u32| [n, n + 1].map(|n| IpAddr::from(n.to_be_bytes()));
+        let v6 = |n: u128| [n, n + 1].map(|n| IpAddr::from(n.to_be_bytes()));
+        for seed in 0..200 {
+            let shards = keyed(seed);
+            let of = |pair: AddressPair| match pair {
+                [IpAddr::V4(a), IpAddr::V4(b)] => shards.of_v4(b.to_bits(), a.to_bits()),
+                [IpAddr::V6(a), IpAddr::V6(b)] => shards.of_v6(b.to_bits(), a.to_bits()),
+                _ => unreachable!(),
+            };
+            let join = |to, pair| shards.join(&PairJoin { to, pair });
+            let [a, b, c, d, e, other] = [v4(0), v6(10), v4(20), v4(30), v6(40), v4(50)];
+            let own = [a, b, c, d, e, other].map(of);
+            // A chain that grows at its end, and a chain that grows at its beginning.
+            assert_eq!([join(a, b), join(b, c)], [None; 2]);
+            assert_eq!([a, b, c].map(of), [own[0]; 3]);
+            assert_eq!([join(d, e), join(a, d)], [None; 2]);
+            assert_eq!([a, b, c, d, e].map(of), [own[0]; 5]);
+            // Loops, and pairs that are together already, change nothing.
+            for (to, pair) in [
+                (c, a),
+                (b, a),
+                (e, a),
+                (a, a),
+                (e, e),
+                (c, b),
+                (other, other),
+            ] {
+                assert_eq!(join(to, pair), None);
+            }
+            assert_eq!([a, b, c, d, e].map(of), [own[0]; 5]);
+            // The last join counts, and pairs that were joined to `a` through `b` stay.
+            assert_eq!(join(other, b), None);
+            assert_eq!([a, b, c, other].map(of), [own[0], own[5], own[0], own[5]]);
+            assert_eq!(join(other, a), None);
+            assert_eq!([a, b, c, d, e, other].map(of), [own[5]; 6]);
+            assert_eq!(join(a, v6(10)), None, "joined to `other`, as `a` is");
+            let mixed = [a[0], b[0]];
+            assert_eq!([join(a, mixed), join(mixed, a)], [None; 2]);
+        }
+    }
+
+    #[test]
+    fn a_full_table_forgets_the_oldest_pairs() {
+        let shards = keyed(1);
+        let pair = |n: u32| [n, !n].map(|n| IpAddr::from(n.to_be_bytes()));
+        let of = |n: u32| shards.of_v4(n, !n);
+        let own: Vec<_> = (0..10_000).map(of).collect();
+        let to = 0xff00_0000;
+        let shard = of(to);
+        let mut forgotten = 0;
+        for n in 0..10_000 {
+            let (to, pair) = (pair(to), pair(n));
+            if let Some(count) = shards.join(&PairJoin { to, pair }) {
+                forgotten += 1;
+                assert_eq!(count, forgotten);
+            }
+            assert_eq!(of(n), shard);
+            assert!(n > 1000 || forgotten < 10, "{n}: {forgotten}");
+        }
+        assert!((10_000 - 4096..6_000).contains(&forgotten), "{forgotten}");
+        // The percentage of pairs that are still joined, of those that have another shard.
+        let joined = |range: Range<u32>| {
+            let others = range.filter(|n| own[*n as usize] != shard);
+            let (joined, alone): (Vec<_>, Vec<_>) = others.partition(|n| of(*n) == shard);
+            assert!(alone.iter().all(|n| of(*n) == own[*n as usize]));
+            100 * joined.len() / (joined.len() + alone.len())
+        };
+        assert!(joined(0..2000) < 5 && joined(9000..10_000) > 95);
+    }
+
     /// Pairs with a common sum, a common difference or mostly equal bits do not gather in a shard,
     /// with any of 100 keys. About one in 32 of 3200 keys puts two fixed pairs into one shard.
     #[test]
@@ -311,7 +540,7 @@ mod tests {
             3 => shards.of_v4(0, n),
             4 => shards.of_v6(u128::from(n) << 116, u128::MAX),
             5 => shards.of_v6(u128::from(n) << 64, u128::from(n) << 64 | u128::from(n)),
-            _ => shards.of_words([u64::from(n), u64::from(PAIRS - n)]),
+            _ => own_shard(shards.hash_words([u64::from(n), u64::from(PAIRS - n)])),
         };
         for seed in 0..100 {
             let shards = keyed(seed);
