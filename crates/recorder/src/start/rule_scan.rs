@@ -5,7 +5,7 @@
 
 use std::{
     sync::{Arc, mpsc::sync_channel},
-    thread::sleep,
+    thread::park_timeout,
     time::{Duration, Instant},
 };
 
@@ -207,7 +207,7 @@ impl FoundInPast<'_> {
             if Instant::now() > deadline {
                 return Err(late());
             }
-            sleep(PUBLICATION_CHECK);
+            park_timeout(PUBLICATION_CHECK);
         }
         let query = Query {
             last_ns: Some(duration_ns(self.scan.status().past)),
