@@ -323,8 +323,8 @@ impl Ring {
     /// [`Record::interface`](crate::Record::interface).
     ///
     /// Other processes read a second table, in the region. The region's table has at least 1024
-    /// places, in a ring of up to 4096 buckets more than 16,000, and keeps 54 bytes of each name.
-    /// Interfaces beyond these places are known only to this process.
+    /// places, and more than 16,000 if the ring has at most 4096 buckets. It keeps 54 bytes of each
+    /// name. Interfaces beyond these places are known only to this process.
     ///
     /// # Errors
     /// [`RingError::Interfaces`] after 65,536 interfaces.

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 /// Initial size, bytes. It has space for many records, and fits into the second-level cache.
 const BYTES_INITIAL: usize = 512 << 10;
-/// Minimum size, bytes, for programs that have many files open: the start of a file and a few
-/// records.
+/// Minimum of the initial size, bytes: space for the start of a file and a few records. Programs
+/// that have many files open want small buffers.
 const BYTES_MIN: usize = 4 << 10;
 /// Maximum number of bytes that one read appends, because decompression takes time.
 const READ_BYTES: usize = 256 << 10;

@@ -291,8 +291,8 @@ fn a_step_back_makes_nobody_late() {
 }
 
 /// The clock of a source is ahead by a minute, and a packet of the source triggers a window in its
-/// own time. Losses and disorder in this window are reported, although no other clock reaches this
-/// time.
+/// own time. Losses, and packets that a step of this clock misplaced, are reported for this window,
+/// although no other clock reaches this time.
 #[test]
 fn a_window_ahead_of_all_other_clocks_has_its_losses() {
     for (lost, is_set_back) in [(0, false), (5, false), (0, true)] {

@@ -49,11 +49,12 @@ const SEND_FRAMES: usize = 64;
 /// Maximum time for which [`drain`] waits for frames before it checks the stop flag.
 const FRAME_WAIT: Duration = Duration::from_millis(100);
 
-/// Generate test traffic: UDP flows within 10.0.0.0/16, and one trigger packet to UDP port 60000.
+/// Generate test traffic: UDP flows within 10.0.0.0/16, and with --trigger-after one trigger packet
+/// to UDP port 60000.
 ///
 /// Each payload contains a sequence number, so a check finds every gap. The trigger packet has the
 /// addresses and the source port of the first flow. `record -i generate:flows=100,rate=500kpps`
-/// generates the same traffic without an interface.
+/// generates such traffic without an interface.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Generate N flows, from 1 to 1000000

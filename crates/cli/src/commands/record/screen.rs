@@ -101,7 +101,7 @@ impl LineBudget {
             .map(|(count, what)| format!("{count} {what}"))
             .collect();
         // Missed events of unknown kind are not in this condition: at the end of the recording,
-        // `RecordScreen::end` prints the incomplete dumps among these events.
+        // `RecordScreen::end` prints the incomplete dumps whose events were missed.
         let is_wanted = !quiet || not_complete + refusals + notices > 0;
         (is_wanted && !parts.is_empty())
             .then(|| format!("not shown one by one: {}", parts.join(", ")))
