@@ -73,10 +73,7 @@ export interface Packets {
   scan: Scan;
 }
 
-interface Counts {
-  packets: number;
-  bytes: number;
-}
+interface Counts { packets: number; bytes: number }
 
 export interface TopFlow extends Counts {
   flow: string;
@@ -115,10 +112,7 @@ export interface Timeline {
   } | null;
 }
 
-export interface Interface {
-  name: string;
-  speed_mbit?: number | null;
-}
+export interface Interface { name: string; speed_mbit?: number | null }
 
 export interface Pin {
   name: string;
@@ -147,7 +141,6 @@ export interface Doctor {
 export interface RuleCost {
   rule: string | null;
   dumps: number;
-  finished: number;
   bytes: number;
   suppressed: number;
   suppressed_by?: Record<string, number>;
@@ -169,19 +162,13 @@ export interface RuleTested {
   scan: Scan;
 }
 
+export type Thread = { name: string } & Record<'cpu_seconds' | 'stored' | 'analyzed' | 'missed' | 'unread' | 'longest_seconds', number | null>;
+
 export interface RecorderStatus {
   sources: Source[];
   buffers?: { source: string; longest_seconds_by_gbit: Record<string, number | null> }[];
   analyzers?: { stored: number; analyzed: number; missed: number; unread: number };
-  threads?: {
-    name: string;
-    cpu_seconds: number | null;
-    stored: number | null;
-    analyzed: number | null;
-    missed: number | null;
-    unread: number | null;
-    longest_seconds: number | null;
-  }[];
+  threads?: Thread[];
   ring: {
     stored: number; stored_bytes: number; evicted: number; evicted_bytes: number;
     free_buckets: number; open_buckets: number; closed_buckets: number; reserved_buckets: number; reservations_revoked?: number;
