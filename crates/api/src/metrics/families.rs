@@ -249,50 +249,35 @@ fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
 
 /// Metrics of the threads.
 pub(super) fn threads(exposition: &mut Exposition, threads: &[ThreadStatus]) {
-    let cpu = |thread: &ThreadStatus| thread.cpu.map(|cpu| cpu.as_secs_f64());
-    let mut family = exposition.counter(
-        "retroscope_thread_cpu_seconds",
-        "Processor time of a thread.",
+    counters(
+        exposition,
+        "thread",
+        &grouped(threads, |thread| &thread.name),
+        &[
+            (
+                "retroscope_thread_stored_packets",
+                "Packets that a capture thread stored in the ring.",
+                |it| it.stored,
+            ),
+            (
+                "retroscope_thread_analyzed_packets",
+                "Packets of an analyzer that were inspected.",
+                |it| Some(it.analysis?.analyzed),
+            ),
+            (
+                "retroscope_thread_missed_packets",
+                "Packets of an analyzer that the ring overwrote before their inspection.",
+                |it| Some(it.analysis?.missed),
+            ),
+        ],
     );
-    for thread in threads {
-        family.add(&[("thread", &thread.name)], cpu(thread));
-    }
-    let mut family = exposition.counter(
-        "retroscope_thread_stored_packets",
-        "Packets that a capture thread stored in the ring.",
-    );
-    for thread in threads {
-        family.add(&[("thread", &thread.name)], thread.stored);
-    }
-    let mut family = exposition.counter(
-        "retroscope_thread_analyzed_packets",
-        "Packets of an analyzer that were inspected.",
-    );
-    for thread in threads {
-        family.add(
-            &[("thread", &thread.name)],
-            thread.analysis.map(|of| of.analyzed),
-        );
-    }
-    let mut family = exposition.counter(
-        "retroscope_thread_missed_packets",
-        "Packets of an analyzer that the ring overwrote before their inspection.",
-    );
-    for thread in threads {
-        family.add(
-            &[("thread", &thread.name)],
-            thread.analysis.map(|of| of.missed),
-        );
-    }
     let mut family = exposition.gauge(
         "retroscope_thread_unread_packets",
         "Packets in the ring that an analyzer has not inspected yet.",
     );
     for thread in threads {
-        family.add(
-            &[("thread", &thread.name)],
-            thread.analysis.map(|of| of.unread),
-        );
+        let unread = thread.analysis.map(|of| of.unread);
+        family.add(&[("thread", &thread.name)], unread);
     }
     let mut family = exposition.gauge(
         "retroscope_thread_longest_analysis_seconds",
@@ -301,6 +286,14 @@ pub(super) fn threads(exposition: &mut Exposition, threads: &[ThreadStatus]) {
     for thread in threads {
         let longest = thread.analysis.map(|of| of.longest.as_secs_f64());
         family.add(&[("thread", &thread.name)], longest);
+    }
+    let mut family = exposition.counter(
+        "retroscope_thread_cpu_seconds",
+        "Processor time of a thread.",
+    );
+    for thread in threads {
+        let seconds = thread.cpu.map(|cpu| cpu.as_secs_f64());
+        family.add(&[("thread", &thread.name)], seconds);
     }
 }
 

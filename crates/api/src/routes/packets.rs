@@ -178,7 +178,7 @@ impl PageStart {
             return Ok(Self::First);
         };
         if let Some(place) = after.strip_prefix(TIME) {
-            let (stamp, given) = place.split_once('-').ok_or_else(wrong)?;
+            let (stamp, given) = place.rsplit_once('-').ok_or_else(wrong)?;
             let stamp_ns = stamp.parse().map_err(|_| wrong())?;
             return Ok(Self::Time(stamp_ns, given.parse().map_err(|_| wrong())?));
         }

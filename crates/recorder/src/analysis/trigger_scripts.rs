@@ -37,6 +37,8 @@ pub(crate) struct TriggerScripts {
     /// The pairs of addresses that scripts and modules join. `None`: the packets are not divided by
     /// pairs.
     pub(crate) shard_hash: Option<ShardHash>,
+    /// Whether a script or module may join pairs.
+    joins: bool,
     /// Messages about joined pairs.
     join_notices: Vec<String>,
 }
@@ -75,6 +77,7 @@ impl TriggerScripts {
             modules: modules.collect::<Result<_, ScriptError>>()?,
             shunted: 0,
             shard_hash: None,
+            joins: scripts.joins(),
             join_notices: Vec::new(),
         })
     }
@@ -182,7 +185,9 @@ impl TriggerScripts {
             module.look(&chunk[..count], &times_ns[..count]);
             self.shunted |= module.runner.shunted();
         }
-        self.join_pairs();
+        if self.joins {
+            self.join_pairs();
+        }
     }
 
     /// Joins the pairs of addresses that scripts and modules asked for.

@@ -59,8 +59,8 @@ pub(crate) struct ShardCounters {
     /// With a reader: number of packets of the shard that were overwritten before the reader read
     /// them, as far as known.
     pub(crate) missed: AtomicU64,
-    /// The longest time between two looks at the clock while packets were analyzed,
-    /// ns. Slow packets are analyzed one at a time.
+    /// The longest time between two looks at the clock while packets were analyzed, ns. Slow
+    /// packets are analyzed one at a time.
     pub(crate) longest_ns: AtomicI64,
 }
 

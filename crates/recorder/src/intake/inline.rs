@@ -175,8 +175,8 @@ pub(crate) struct Inline {
     analyzed_ns: i64,
     /// When the source was last dry, ns of the monotonic clock.
     dry_ns: i64,
-    /// Bytes of plain frames stored since the source was last dry, or since the last analysis for a
-    /// source that is never dry.
+    /// Bytes stored since the source was last dry, or since the last analysis for a source that is
+    /// never dry.
     unturned: u64,
     /// The longest time of an analysis that [`Self::take_longest_ns`] has returned, ns.
     longest_ns: i64,

@@ -210,8 +210,8 @@ impl LiveInserter {
         status != QueueStatus::End
     }
 
-    /// If a packet took longer to analyze than the source's buffer lasts at the rate of the last
-    /// `period_ns`: lets a thread analyze, or warns the user once.
+    /// If the analysis kept this thread from the source for longer than the source's buffer lasts at
+    /// the rate of the last `period_ns`: lets a thread analyze, or warns the user once.
     fn check_longest(&mut self, now_ns: i64, period_ns: i64) {
         let Some(inline) = &mut self.intake.writer.inline else {
             return;
@@ -229,7 +229,7 @@ impl LiveInserter {
             let name = &self.intake.parts.common.intake.sources[self.intake.source].name;
             let [longest_ms, buffer_ms] = [longest_ns, buffer_ns].map(|ns| ns as f64 / 1e6);
             self.intake.notices.push(format!(
-                "{name}: the triggers took {longest_ms:.1} ms for one packet, and its buffer holds the packets of {buffer_ms:.1} ms: packets may be lost (--set analyzers=1, or more capture-buffer)"
+                "{name}: the triggers kept the capture thread busy for {longest_ms:.1} ms, and the capture buffer holds the packets of {buffer_ms:.1} ms: packets may be lost (--set analyzers=1, or a larger capture-buffer)"
             ));
         }
     }
