@@ -160,6 +160,34 @@ fn a_thread_that_analyzes_stores_first() {
     assert!(lost.lapped > sent / 10, "no flood: {lost:?} of {sent}");
 }
 
+/// A script takes so long for some packets that the kernel's buffer overflows. The user learns of
+/// this.
+#[test]
+fn a_script_that_exceeds_the_buffer_is_reported() {
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("overlong") else {
+        return;
+    };
+    let directory = TempDir::new().unwrap();
+    let script = directory.path().join("spin.lua");
+    let text = "local n = 0 return function(pkt) n = n + 1 local x = 0 for i = 1, n % 10000 == 0 and 2e7 or 0 do x = x + i end return x < 0 end";
+    fs::write(&script, text).unwrap();
+    let line = format!(
+        "-i v1 --ring 64MiB --set analyzers=inline --set capture-buffer=1MiB --trigger-lua {}",
+        script.display()
+    );
+    let recorder = Recorder::start(&namespace, &line);
+    let mut sender = Sender::new(&namespace, "v0");
+    sender.flood(FLOOD, Some(FLOOD / 2), fill, |_, _| {});
+    recorder.settle(sender.sent());
+    let outcome = recorder.stop();
+    assert!(
+        outcome.said("while the triggers kept the capture thread busy"),
+        "{:#?}",
+        outcome.words
+    );
+}
+
 /// After figure 9: the number of flows whose first ten packets a module sees, with and without tail
 /// early drop.
 #[test]

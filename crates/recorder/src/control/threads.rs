@@ -59,9 +59,20 @@ pub(crate) struct ShardCounters {
     /// With a reader: number of packets of the shard that were overwritten before the reader read
     /// them, as far as known.
     pub(crate) missed: AtomicU64,
-    /// The longest time between two looks at the clock while packets were analyzed, ns. Slow
-    /// packets are analyzed one at a time.
+    /// The longest time between two looks at the clock while packets were analyzed, since
+    /// [`Self::take_longest_ns`], ns. Slow packets are analyzed one at a time.
     pub(crate) longest_ns: AtomicI64,
+    /// The longest such time before, ns.
+    longest_before_ns: AtomicI64,
+}
+
+impl ShardCounters {
+    /// The longest time between two looks at the clock since the last call, ns.
+    pub(crate) fn take_longest_ns(&self) -> i64 {
+        let longest_ns = self.longest_ns.swap(0, Relaxed);
+        self.longest_before_ns.fetch_max(longest_ns, Relaxed);
+        longest_ns
+    }
 }
 
 /// The readers of shards, and how packets are divided among them.
@@ -132,6 +143,7 @@ impl AnalysisLedger {
     /// An inserter may analyze packets just before it publishes them.
     fn new((analyzed, missed): (u64, u64), stored: u64, counters: &ShardCounters) -> Self {
         let longest_ns = counters.longest_ns.load(Relaxed);
+        let longest_ns = longest_ns.max(counters.longest_before_ns.load(Relaxed));
         Self {
             analyzed,
             missed,

@@ -268,14 +268,6 @@ impl QueueCounters {
         Some(self.known_until_ns.load(Acquire)).filter(|ns| *ns != i64::MIN)
     }
 
-    /// How long the engine's buffer holds the packets that arrive, ns, if `packets` arrive in
-    /// `period_ns`; `None`: unknown.
-    pub(crate) fn buffer_ns(&self, packets: u64, period_ns: i64) -> Option<i64> {
-        let own = SourceSnapshot::of("", std::iter::once(self), (0, 0));
-        let buffer_ns = u128::from(own.buffer_packets()?) * u128::from(period_ns.unsigned_abs());
-        i64::try_from(buffer_ns.checked_div(u128::from(packets))?).ok()
-    }
-
     /// Adds this queue to the snapshot of its source.
     fn add_to(&self, snapshot: &mut SourceSnapshot) {
         snapshot.stored += self.stored.load(Relaxed);

@@ -19,7 +19,7 @@
 
 use std::{
     ops::Deref,
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{Arc, Mutex},
 };
 
 use retroscope_capture::{Burst, FrameMeta};
@@ -178,8 +178,6 @@ pub(crate) struct Inline {
     /// Bytes stored since the source was last dry, or since the last analysis for a source that is
     /// never dry.
     unturned: u64,
-    /// The longest time of an analysis that [`Self::take_longest_ns`] has returned, ns.
-    longest_ns: i64,
     /// The pulse of the inserter's thread.
     pulse: ThreadPulse,
 }
@@ -198,7 +196,6 @@ impl Inline {
             analyzed_ns: i64::MIN,
             dry_ns: i64::MIN,
             unturned: 0,
-            longest_ns: 0,
             pulse,
             parts,
         }
@@ -373,12 +370,14 @@ impl Inline {
         }
     }
 
-    /// How long packets were analyzed without a look at the source, ns, if that was longer than ever
-    /// before.
-    pub(crate) fn take_longest_ns(&mut self) -> Option<i64> {
-        let longest_ns = &self.parts.slots.of(self.producer).counters.longest_ns;
-        let before_ns = std::mem::replace(&mut self.longest_ns, longest_ns.load(Ordering::Relaxed));
-        Some(self.longest_ns).filter(|ns| *ns > before_ns)
+    /// The longest time for which packets of this inserter were analyzed without a look at the
+    /// clock, since the last call, ns.
+    pub(crate) fn take_longest_ns(&self) -> i64 {
+        self.parts
+            .slots
+            .of(self.producer)
+            .counters
+            .take_longest_ns()
     }
 
     /// As [`ShardPlacement::observe_overlong`].

@@ -171,8 +171,8 @@ impl ShardPlacement {
         }
     }
 
-    /// At `now_ns` of the monotonic clock: a packet took longer to analyze than the source's buffer
-    /// lasts. This is an overload. Returns whether the inserter must go on all the same, because
+    /// At `now_ns` of the monotonic clock: the source lost packets while the analysis kept the
+    /// inserter busy. This is an overload. Returns whether the inserter must go on all the same, because
     /// packets are to be analyzed inline.
     pub(crate) fn observe_overlong(&mut self, now_ns: i64) -> bool {
         self.limit_ns = now_ns;

@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::{parts::SOURCE_WAIT, queue_intake::QueueIntake};
 use crate::{
     control::{pulse::ThreadPulse, ring_time::Moment},
-    intake::{inline::Inline, shedding::Shedding},
+    intake::{inline::Inline, placement::WAITING_NS_MAX, shedding::Shedding},
 };
 
 /// Longest wait of an inserter for its source while no dump needs its watermark: on a silent link,
@@ -48,9 +48,9 @@ pub(crate) struct LiveInserter {
     now_ns: i64,
     /// When the engine's counters were last read, ns of the monotonic clock.
     read_ns: i64,
-    /// Packets stored at that time.
-    read_stored: u64,
-    /// Whether the user knows that a rule takes longer than the source's buffer lasts.
+    /// Packets that the source had lost at that time because its buffer was full.
+    read_lost: u64,
+    /// Whether the user knows that the triggers take longer than the source's buffer lasts.
     has_warned: bool,
     /// Whether the analyzer has something to do with the last records, and therefore needs the
     /// watermark.
@@ -87,7 +87,7 @@ impl LiveInserter {
             start_mono_ns,
             now_ns: start_mono_ns,
             read_ns: i64::MIN,
-            read_stored: 0,
+            read_lost: 0,
             has_warned: false,
             has_news: false,
             is_dry: true,
@@ -192,8 +192,8 @@ impl LiveInserter {
             age_ns >= UNAWAITED_COUNTERS_PERIOD_NS || is_awaited && age_ns >= COUNTERS_PERIOD_NS;
         if is_old || status == QueueStatus::End {
             self.intake.read_statistics();
-            self.check_longest(now_ns, age_ns);
-            (self.read_ns, self.read_stored) = (now_ns, stored);
+            self.check_longest(now_ns);
+            self.read_ns = now_ns;
             let counters = &self.intake.counters;
             if let Some(shedding) = &mut self.intake.writer.shedding {
                 let lost = counters.lost_by_congestion();
@@ -210,26 +210,24 @@ impl LiveInserter {
         status != QueueStatus::End
     }
 
-    /// If the analysis kept this thread from the source for longer than the source's buffer lasts at
-    /// the rate of the last `period_ns`: lets a thread analyze, or warns the user once.
-    fn check_longest(&mut self, now_ns: i64, period_ns: i64) {
+    /// If the source lost packets since the last call, and the analysis kept this thread from the
+    /// source for a long time: lets a thread analyze, or warns the user once.
+    fn check_longest(&mut self, now_ns: i64) {
+        let lost = self.intake.counters.lost_by_congestion();
+        let lost = lost.saturating_sub(std::mem::replace(&mut self.read_lost, lost));
         let Some(inline) = &mut self.intake.writer.inline else {
             return;
         };
-        let Some(longest_ns) = inline.take_longest_ns() else {
+        let longest_ns = inline.take_longest_ns();
+        if lost == 0 || longest_ns < WAITING_NS_MAX {
             return;
-        };
-        let packets = self.producer.stored() - self.read_stored;
-        let buffer_ns = self.intake.counters.buffer_ns(packets, period_ns);
-        let Some(buffer_ns) = buffer_ns.filter(|buffer_ns| longest_ns > *buffer_ns) else {
-            return;
-        };
+        }
         if inline.observe_overlong(now_ns) && !self.has_warned {
             self.has_warned = true;
             let name = &self.intake.parts.common.intake.sources[self.intake.source].name;
-            let [longest_ms, buffer_ms] = [longest_ns, buffer_ns].map(|ns| ns as f64 / 1e6);
+            let longest_ms = longest_ns as f64 / 1e6;
             self.intake.notices.push(format!(
-                "{name}: the triggers kept the capture thread busy for {longest_ms:.1} ms, and the capture buffer holds the packets of {buffer_ms:.1} ms: packets may be lost (--set analyzers=1, or a larger capture-buffer)"
+                "{name}: {lost} packets were lost while the triggers kept the capture thread busy for up to {longest_ms:.0} ms at a time (--set analyzers=1, or a larger capture-buffer)"
             ));
         }
     }
