@@ -47,7 +47,8 @@ bench-quick: setup-build ## its own tests, then the rows that ring and filters a
 bench-capture: setup ## live capture over veth, as root: processor time against other programs (5 minutes, likewise)
 	@scripts/bench.sh capture
 
-papers: setup ## every figure of the papers next to ours, as root also live capture; continues an interrupted run (an hour; QUICK=1 is brief)
+papers: ## every figure of the papers next to ours, as root also live capture; continues an interrupted run (an hour; QUICK=1 is brief)
+	@scripts/setup.sh papers
 	@scripts/bench.sh papers
 
 # `make bench-ab REV`: make takes REV for a goal of its own, which does nothing.

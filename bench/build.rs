@@ -30,13 +30,15 @@ mod native {
         let said = Command::new(program).args(questions).output();
         let Some(said) = said.ok().filter(|said| said.status.success()) else {
             println!(
-                "cargo::error=feature `peers` needs other people's queues: apt-get install libreaderwriterqueue-dev libconcurrentqueue-dev libdpdk-dev pkg-config"
+                "cargo::error=feature `peers` needs other people's queues: make papers installs them as root"
             );
             return;
         };
         cpp()
             .file("shim/moodycamel.cpp")
             .compile("bench_moodycamel");
+        cpp().file("shim/boost_tbb.cpp").compile("bench_boost_tbb");
+        println!("cargo::rustc-link-lib=dylib=tbb");
         if let Some(folder) = env::var_os("FOLLY_INCLUDE") {
             println!("cargo::rustc-cfg=folly");
             cpp()

@@ -25,8 +25,7 @@ features=()
 if pkg-config --exists libdpdk 2>/dev/null; then
 	features+=(--features dpdk)
 	# folly's queues too, where FOLLY_INCLUDE says who has them (bench/build.rs).
-	[ "$what" != full ] && [ "$what" != papers ] || [ ! -e /usr/include/concurrentqueue ] || [ ! -e /usr/include/readerwriterqueue ] ||
-		features+=(--features peers)
+	[ "$what" != full ] && [ "$what" != papers ] || [ -n "$(scripts/setup.sh missing peers)" ] || features+=(--features peers)
 fi
 if [ "$what" = quick ]; then
 	step "its own tests"

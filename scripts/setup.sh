@@ -3,14 +3,16 @@
 # installs the packages that are missing.
 #
 #   setup.sh build|demo|test           checks what the build uses; what the demo uses too; what the tests use too
-#   setup.sh missing build|demo|test   prints the packages that are missing, and installs nothing
+#   setup.sh peers|papers              checks what the other queues of the benchmarks use; what `make papers` uses too
+#   setup.sh missing LEVEL             prints the packages that are missing, and installs nothing
 #
 # Nothing can be built without Rust, a C compiler and libpcap: if one of them is missing, this script fails, and says what
 # to type. Without another tool a test says SKIP: then this script names the packages and succeeds.
 
 . "$(dirname "$0")/lib.sh"
 
-# Every tool: who uses it (root: tests that run as root only), a command or library, and the Debian package that has it.
+# Every tool: who uses it (root: tests that run as root only), a command, library or header, and the Debian package that has
+# it.
 tools='
 	build make           build-essential
 	build cc             build-essential
@@ -27,6 +29,14 @@ tools='
 	test tcpdump         tcpdump
 	test tshark          tshark
 	root setcap          libcap2-bin
+	peers pkg-config    pkg-config
+	peers libdpdk.pc    libdpdk-dev
+	peers concurrentqueue/concurrentqueue.h libconcurrentqueue-dev
+	peers readerwriterqueue/readerwriterqueue.h libreaderwriterqueue-dev
+	peers boost/lockfree/queue.hpp libboost-dev
+	peers tbb/concurrent_queue.h libtbb-dev
+	papers valgrind      valgrind
+	papers tcpdump       tcpdump
 '
 
 # Whether a program that uses libpcap can be compiled and linked.
@@ -45,6 +55,8 @@ is_there() {
 	libpcap) libpcap_works ;;
 	# ld.so(8) reports a library that it does not find.
 	*.so) [ -z "$(LD_PRELOAD=$1 /bin/true 2>&1)" ] ;;
+	*.pc) pkg-config --exists "${1%.pc}" 2>/dev/null ;;
+	*.h | *.hpp) printf '#include <%s>\n' "$1" | c++ -std=c++17 -fsyntax-only -x c++ - 2>/dev/null ;;
 	*) command -v "$1" >/dev/null ;;
 	esac
 }
@@ -66,7 +78,9 @@ users_of() {
 	build) echo build ;;
 	demo) echo build demo ;;
 	test) [ "$(id -u)" -eq 0 ] && echo build demo test root || echo build demo test ;;
-	*) die "usage: setup.sh [missing] build|demo|test" ;;
+	peers) echo build peers ;;
+	papers) echo build peers papers ;;
+	*) die "usage: setup.sh [missing] build|demo|test|peers|papers" ;;
 	esac
 }
 

@@ -40,6 +40,11 @@ const struct queue_functions *rte_ring_sp_functions(uint32_t item_bytes);
 const struct queue_functions *rte_ring_mp_functions(uint32_t item_bytes);
 /* Any number of each, "relaxed tail synchronisation": the last thread to finish moves the tail for all. */
 const struct queue_functions *rte_ring_rts_functions(uint32_t item_bytes);
+/* Boost's queues: one producer and one consumer, and any number of each. */
+const struct queue_functions *boost_spsc_functions(uint32_t item_bytes);
+const struct queue_functions *boost_mpmc_functions(uint32_t item_bytes);
+/* TBB's queue for any number of each. */
+const struct queue_functions *tbb_bounded_functions(uint32_t item_bytes);
 /* folly's queues, where they were compiled: one producer and one consumer, and any number of each. */
 const struct queue_functions *folly_pcq_functions(uint32_t item_bytes);
 const struct queue_functions *folly_mpmc_functions(uint32_t item_bytes);

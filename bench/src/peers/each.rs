@@ -14,8 +14,8 @@ use std::{
 };
 
 use super::{
-    Peer,
-    well::{FilledBuffer, add, in_pairs, pause, send},
+    Peer, Way,
+    well::{FilledBuffer, Polling, add, in_pairs, receive_all, send},
 };
 use crate::{
     contest::{Course, Frames, Load, Run, Tally, race},
@@ -44,35 +44,24 @@ pub(super) fn run(peer: impl Peer, load: &Load, memory_bytes: usize) -> Result<R
                     record.extend_from_slice(&descriptor);
                     record.extend_from_slice(frames.get(number));
                     let record = Box::into_raw(record.into_boxed_slice()).cast::<u8>();
-                    send(
-                        course,
-                        &mut sender,
-                        FilledBuffer(record.expose_provenance()),
-                    )?;
+                    let record = FilledBuffer(record.expose_provenance());
+                    send(Polling::new(course, Way::Malloc), &mut sender, record)?;
                 }
-                // Release, pairs with the Acquire below, as D1 and D2 of `well.rs`.
+                // Release, as D1 of `well.rs`.
                 sending.fetch_sub(1, Ordering::Release);
                 Ok(())
             }
         });
-    let consumers = receivers.into_iter().map(|mut receive| {
+    let consumers = receivers.into_iter().map(|receiver| {
         move |course: &Course| {
-            let (mut seen, mut pauses) = (Tally::default(), 0);
-            loop {
-                let last = sending.load(Ordering::Acquire) == 0;
-                match receive() {
-                    Some(FilledBuffer(address)) => {
-                        let record = ptr::with_exposed_provenance_mut(address);
-                        let record = ptr::slice_from_raw_parts_mut(record, record_bytes);
-                        // SAFETY: a producer gave away this box of `record_bytes` bytes, and a
-                        // token is received once.
-                        add(&unsafe { Box::<[u8]>::from_raw(record) }, &mut seen);
-                        pauses = 0;
-                    }
-                    None if last => return Ok(seen),
-                    None => pause(course, &mut pauses)?,
-                }
-            }
+            let take = |FilledBuffer(address), seen: &mut Tally| {
+                let record = ptr::with_exposed_provenance_mut(address);
+                let record = ptr::slice_from_raw_parts_mut(record, record_bytes);
+                // SAFETY: a producer gave away this box of `record_bytes` bytes, and a token is
+                // received once.
+                add(&unsafe { Box::<[u8]>::from_raw(record) }, seen);
+            };
+            receive_all(Polling::new(course, Way::Malloc), receiver, sending, take)
         }
     });
     race(load, &|| {}, producers.collect(), consumers.collect())

@@ -1,5 +1,5 @@
-//! The C and C++ peers: ReaderWriterQueue, ConcurrentQueue, DPDK's rte_ring, and folly's queues if
-//! available.
+//! The C and C++ peers: ReaderWriterQueue, ConcurrentQueue, DPDK's rte_ring, the queues of Boost and
+//! Intel's TBB, and folly's queues if available.
 //!
 //! Built only with feature `peers`, through the shim in `bench/shim`, from Debian's packages, and
 //! folly from the path in `FOLLY_INCLUDE` (see `build.rs`). Each operation is one call through a
@@ -37,6 +37,9 @@ unsafe extern "C" {
     safe fn rte_ring_sp_functions(item_bytes: u32) -> Option<&'static Functions>;
     safe fn rte_ring_mp_functions(item_bytes: u32) -> Option<&'static Functions>;
     safe fn rte_ring_rts_functions(item_bytes: u32) -> Option<&'static Functions>;
+    safe fn boost_spsc_functions(item_bytes: u32) -> Option<&'static Functions>;
+    safe fn boost_mpmc_functions(item_bytes: u32) -> Option<&'static Functions>;
+    safe fn tbb_bounded_functions(item_bytes: u32) -> Option<&'static Functions>;
     #[cfg(folly)]
     safe fn folly_pcq_functions(item_bytes: u32) -> Option<&'static Functions>;
     #[cfg(folly)]
@@ -59,6 +62,9 @@ pub(super) const PEERS: &[(&str, Native)] = &[
     ("rte-ring-mp", Native(rte_ring_mp_functions, false)),
     // Relaxed tail synchronization, DPDK's mode for more threads than CPUs.
     ("rte-ring-rts", Native(rte_ring_rts_functions, false)),
+    ("boost-spsc", Native(boost_spsc_functions, true)),
+    ("boost-mpmc", Native(boost_mpmc_functions, false)),
+    ("tbb-bounded", Native(tbb_bounded_functions, false)),
     #[cfg(folly)]
     ("folly-pcq", Native(folly_pcq_functions, true)),
     #[cfg(folly)]

@@ -28,7 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Peer, Sender, Way};
+use super::{Peer, Receiver, Sender, Way};
 use crate::{
     contest::{Course, Frames, Load, Run, Tally, race},
     limits::{DESCRIPTOR_BYTES, describe},
@@ -46,6 +46,9 @@ use crate::{
 /// they reach with pauses. With pauses, rtrb reaches 248 Mpps with 10 µs and 256 Mpps with 20 µs;
 /// 40 µs cost a fifth.
 const PAUSE: Duration = Duration::from_micros(20);
+/// The same with [`Way::Reused`]: a producer fills all its buffers in 4 µs and then waits for the
+/// consumer, so that the longer pause would be all that is measured.
+const PAUSE_REUSED: Duration = Duration::from_nanos(500);
 /// Pauses before the first pause that also yields: with more threads than CPUs, the other side may
 /// need this CPU.
 const PAUSES: u32 = 4;
@@ -168,28 +171,18 @@ pub(super) fn run(
     let producers = senders.into_iter().enumerate().map(|(producer, sender)| {
         move |course: &Course| {
             let own = producer * share..(producer + 1) * share;
-            produce(course, load, producer, frames, buffers, own, sender)?;
-            // D1: Release, pairs with D2: a consumer that sees the last producer finished sees all
-            // tokens.
+            let polling = Polling::new(course, way);
+            produce(polling, load, producer, frames, buffers, own, sender)?;
+            // D1: Release, pairs with D2 in `receive_all`: a consumer that sees the last producer
+            // finished sees all tokens.
             sending.fetch_sub(1, Ordering::Release);
             Ok(())
         }
     });
-    let consumers = receivers.into_iter().map(|mut receive| {
+    let consumers = receivers.into_iter().map(|receiver| {
         move |course: &Course| {
-            let (mut seen, mut pauses) = (Tally::default(), 0);
-            loop {
-                // D2: Acquire, before a receive that may find nothing.
-                let last = sending.load(Ordering::Acquire) == 0;
-                match receive() {
-                    Some(full) => {
-                        consume(record_bytes, buffers, full, &mut seen);
-                        pauses = 0;
-                    }
-                    None if last => return Ok(seen),
-                    None => pause(course, &mut pauses)?,
-                }
-            }
+            let take = |full, seen: &mut Tally| consume(record_bytes, buffers, full, seen);
+            receive_all(Polling::new(course, way), receiver, sending, take)
         }
     });
     race(load, &|| {}, producers.collect(), consumers.collect())
@@ -197,7 +190,7 @@ pub(super) fn run(
 
 /// Stores the packets of one producer, buffer by buffer, in the order of its buffers.
 fn produce(
-    course: &Course,
+    polling: Polling<'_>,
     load: &Load,
     producer: usize,
     frames: &Frames,
@@ -210,11 +203,11 @@ fn produce(
         if number == end {
             break;
         }
-        let mut pauses = 0;
+        let mut waiting = polling;
         // B2: Acquire, pairs with B1 in `consume`: reading is finished before the buffer is
         // overwritten.
         while buffers.packets[index].load(Ordering::Acquire) != FREE {
-            pause(course, &mut pauses)?;
+            waiting.pause()?;
         }
         // SAFETY: the buffer is in this producer's run and free, and the token is made after the
         // slice is gone.
@@ -223,7 +216,7 @@ fn produce(
         let packets = fill(buffer, load, producer, frames, filled);
         // Relaxed: the queue orders this before the buffer is read.
         buffers.packets[index].store(packets, Ordering::Relaxed);
-        send(course, &mut sender, FilledBuffer(index))?;
+        send(polling, &mut sender, FilledBuffer(index))?;
         number += u64::from(packets);
     }
     Ok(())
@@ -232,16 +225,15 @@ fn produce(
 /// Sends a token. Waits while the queue is full, until the run is stopped.
 #[inline]
 pub(super) fn send(
-    course: &Course,
+    mut polling: Polling<'_>,
     sender: &mut impl Sender,
     full: FilledBuffer,
 ) -> Result<(), Failure> {
     let Err(mut full) = sender(full) else {
         return Ok(());
     };
-    let mut pauses = 0;
     loop {
-        pause(course, &mut pauses)?;
+        polling.pause()?;
         match sender(full) {
             Ok(()) => return Ok(()),
             Err(back) => full = back,
@@ -249,19 +241,68 @@ pub(super) fn send(
     }
 }
 
-/// Waits before the next poll of the queue or the buffer. `pauses` counts the pauses of one wait.
-#[cold]
-pub(super) fn pause(course: &Course, pauses: &mut u32) -> Result<(), Failure> {
-    course.check()?;
-    *pauses += 1;
-    if *pauses > PAUSES {
-        thread::yield_now();
+/// Receives tokens for `take` until the queue is empty and `sending`, the number of producers that
+/// have not finished, is 0.
+#[inline]
+pub(super) fn receive_all(
+    polling: Polling<'_>,
+    mut receiver: impl Receiver,
+    sending: &AtomicUsize,
+    mut take: impl FnMut(FilledBuffer, &mut Tally),
+) -> Result<Tally, Failure> {
+    let (mut seen, mut waiting) = (Tally::default(), polling);
+    loop {
+        // D2: Acquire, before a receive that may find nothing.
+        let last = sending.load(Ordering::Acquire) == 0;
+        match receiver() {
+            Some(full) => {
+                take(full, &mut seen);
+                waiting = polling;
+            }
+            None if last => return Ok(seen),
+            None => waiting.pause()?,
+        }
     }
-    let start = Instant::now();
-    while start.elapsed() < PAUSE {
-        std::hint::spin_loop();
+}
+
+/// How a thread waits before the next poll of the queue or of a buffer. A copy for each wait.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Polling<'c> {
+    course: &'c Course,
+    period: Duration,
+    pauses: u32,
+}
+
+impl<'c> Polling<'c> {
+    pub(super) fn new(course: &'c Course, way: Way) -> Self {
+        let period = match way {
+            Way::Reused => PAUSE_REUSED,
+            Way::Well | Way::OneByOne | Way::Malloc => PAUSE,
+        };
+        Self {
+            course,
+            period,
+            pauses: 0,
+        }
     }
-    Ok(())
+
+    /// Waits before the next poll.
+    ///
+    /// # Errors
+    /// The run was stopped.
+    #[cold]
+    fn pause(&mut self) -> Result<(), Failure> {
+        self.course.check()?;
+        self.pauses += 1;
+        if self.pauses > PAUSES {
+            thread::yield_now();
+        }
+        let start = Instant::now();
+        while start.elapsed() < self.period {
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
 }
 
 /// Fills a buffer with the next packets of a producer, and returns their number.
