@@ -51,5 +51,5 @@ pub use retroscope_packet::{Direction, VlanTag};
 pub use source::{
     Burst, DividedQueues, FrameMeta, InputDrops, InterfaceInfo, LentFrame, LossCause,
     OffloadEffects, Probed, Queue, QueueStatus, REST_NS_MAX, SHUNT_CLASSES, Shunt, ShuntedFlow,
-    Source, SourceBuffer, SourceError, SourceEvent, SourceStatistics, TimeDomain,
+    Source, SourceBuffer, SourceError, SourceEvent, SourceStatistics, TimeDomain, WaitTerms,
 };

@@ -12,12 +12,12 @@
 //! Calls of an engine are bound at compile time. `docs/dev/waits.md` lists who waits for what, and
 //! how long.
 
-use std::{collections::VecDeque, fmt, io, time::Duration};
+use std::{collections::VecDeque, fmt, io, os::fd::BorrowedFd, time::Duration};
 
 pub use crate::watermark::Watermark;
 use crate::{
     Burst, InputDrops, InterfaceInfo, OffloadEffects, Queue, QueueStatus, Shunt, ShuntedFlow,
-    SourceBuffer, SourceError, SourceEvent, SourceStatistics,
+    SourceBuffer, SourceError, SourceEvent, SourceStatistics, WaitTerms,
     af_packet::InterfaceCounters,
     af_xdp::XdpMode,
     clock::{self, Now},
@@ -64,6 +64,11 @@ pub trait LiveEngine: Send + fmt::Debug {
 
     /// As [`Queue::has_more`].
     fn has_more(&self) -> Option<bool> {
+        None
+    }
+
+    /// As [`Queue::wait_terms`], with the longest wait in ns.
+    fn wait_terms(&self, _live: &LiveState) -> Option<(Option<BorrowedFd<'_>>, i64)> {
         None
     }
 
@@ -485,6 +490,15 @@ impl<E: LiveEngine + 'static> Queue for LiveQueue<E> {
 
     fn has_more(&self) -> Option<bool> {
         self.engine.has_more()
+    }
+
+    fn wait_terms(&self) -> Option<WaitTerms<'_>> {
+        let (descriptor, longest_ns) = self.engine.wait_terms(&self.live)?;
+        let longest_ns = self.live.until_ns(0, longest_ns.min(self.live.wait_ns_max));
+        Some(WaitTerms {
+            descriptor,
+            longest: Duration::from_nanos(longest_ns.unsigned_abs()),
+        })
     }
 
     fn cpus(&self) -> &[u32] {

@@ -1,10 +1,10 @@
 //! The interface between capture engines and the recorder.
 
-use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{fmt, io, net::SocketAddr, os::fd::BorrowedFd, path::PathBuf, time::Duration};
 
 use retroscope_packet::{Direction, LinkType, VlanTag};
 
-use crate::{Offer, af_xdp::XdpMode};
+use crate::{Offer, af_xdp::XdpMode, poll};
 
 /// An origin of packets. A source is opened in two phases: the recorder can make its [`Offer`] only
 /// after all sources have reported their link types, and it fills memory between the phases.
@@ -66,6 +66,29 @@ impl Probed for Vec<Box<dyn Queue>> {
 
     fn open(self: Box<Self>, _offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError> {
         Ok(*self)
+    }
+}
+
+/// How a thread waits for one of several queues.
+#[derive(Debug, Clone, Copy)]
+pub struct WaitTerms<'q> {
+    /// poll(2) finds the descriptor readable if packets wait. `None`: nothing announces packets.
+    pub descriptor: Option<BorrowedFd<'q>>,
+    /// Longest time until the next call of [`Queue::next`].
+    pub longest: Duration,
+}
+
+impl WaitTerms<'_> {
+    /// Waits until one of several queues may have packets, at most `wait`. May return earlier, for
+    /// example after a signal.
+    pub fn wait_for_any<'q>(terms: impl Iterator<Item = WaitTerms<'q>>, wait: Duration) {
+        let mut wait = wait;
+        let shorten = |terms: WaitTerms<'q>| {
+            wait = wait.min(terms.longest);
+            terms.descriptor
+        };
+        let descriptors: Vec<BorrowedFd<'q>> = terms.filter_map(shorten).collect();
+        poll::wait_for_any(&descriptors, wait);
     }
 }
 
@@ -137,6 +160,12 @@ pub trait Queue: Send + fmt::Debug {
     /// The rest of a block that the engine has taken does not count. Costs at most a few ns, and
     /// changes nothing. `None` if only [`next`](Self::next) can tell.
     fn has_more(&self) -> Option<bool> {
+        None
+    }
+
+    /// How a thread that serves several queues waits for this queue. `None`: only
+    /// [`next`](Self::next) can wait, so the queue needs a thread of its own.
+    fn wait_terms(&self) -> Option<WaitTerms<'_>> {
         None
     }
 

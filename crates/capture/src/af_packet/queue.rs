@@ -2,7 +2,10 @@
 
 mod link;
 
-use std::sync::Arc;
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
 
 use rustix::event::PollFlags;
 
@@ -253,6 +256,10 @@ impl LiveEngine for PacketEngine {
     /// the kernel has room for packets until it has filled the other blocks.
     fn has_more(&self) -> Option<bool> {
         Some(self.ring.is_next_block_finished())
+    }
+
+    fn wait_terms(&self, _live: &LiveState) -> Option<(Option<BorrowedFd<'_>>, i64)> {
+        Some((Some(self.socket.as_fd()), i64::MAX))
     }
 
     fn is_dry(&self) -> bool {

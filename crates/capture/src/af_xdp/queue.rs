@@ -13,7 +13,12 @@
 
 mod link;
 
-use std::{io, ops::Range, sync::Arc};
+use std::{
+    io,
+    ops::Range,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
 
 use self::link::BindState;
 use super::{
@@ -365,6 +370,14 @@ impl LiveEngine for XdpEngine {
 
     fn has_more(&self) -> Option<bool> {
         Some(self.receiver.channel.rx.available() > 0)
+    }
+
+    /// A queue that polls the driver needs a thread of its own.
+    fn wait_terms(&self, _live: &LiveState) -> Option<(Option<BorrowedFd<'_>>, i64)> {
+        let is_bound = !self.is_removed && matches!(self.bind_state, BindState::Bound);
+        let descriptor = is_bound.then(|| self.receiver.channel.socket.as_fd());
+        let polls = self.receiver.busy_ns.is_some();
+        (!polls).then_some((descriptor, i64::MAX))
     }
 
     fn look(&mut self, live: &mut LiveState, now_ns: i64) -> Result<(), SourceError> {

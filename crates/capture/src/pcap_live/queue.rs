@@ -8,6 +8,8 @@
 
 mod link;
 
+use std::os::fd::BorrowedFd;
+
 use self::link::PcapLink;
 use super::{
     packet_buffer::PacketBuffer,
@@ -138,6 +140,17 @@ impl LiveEngine for PcapEngine {
     }
 
     /// Waits for packets, as long as the device allows.
+    fn wait_terms(&self, live: &LiveState) -> Option<(Option<BorrowedFd<'_>>, i64)> {
+        let descriptor = self.handle.descriptor();
+        let limit = self.handle.poll_limit().filter(|_| !live.presence.is_gone);
+        let limit_ns = limit.map_or(i64::MAX, clock::duration_ns);
+        let silent_ns = match descriptor {
+            Some(_) => i64::MAX,
+            None => NO_DESCRIPTOR_LOOK_NS,
+        };
+        Some((descriptor, limit_ns.min(silent_ns)))
+    }
+
     fn wait(
         &mut self,
         live: &mut LiveState,

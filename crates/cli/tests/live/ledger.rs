@@ -313,6 +313,55 @@ fn several_threads_write_one_ordered_file() {
     assert!(capture.packets.iter().all(|p| p.data.len() == SMALL));
 }
 
+/// Two capture threads serve four interfaces. One of them is down and delays nobody; its packets
+/// count from when it is up. The dump has every packet in time order, and each ledger balances.
+#[test]
+fn few_threads_record_many_interfaces() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("few") else {
+        return;
+    };
+    let pairs = [("v0", "v1"), ("p2", "q2"), ("p3", "q3"), ("p4", "q4")];
+    for (outer, inner) in &pairs[1..] {
+        namespace.add_veth(outer, inner);
+    }
+    namespace.ip("link set q4 down");
+    let recorder = Recorder::start(
+        &namespace,
+        "-i v1 -i q2 -i q3 -i q4 --set capture-threads=2 --ring 128MiB --past 20s --future 100ms --dump '' --trigger 'udp port 60000'",
+    );
+    let threads = fs::read_dir(format!("/proc/{}/task", recorder.pid().as_raw_nonzero())).unwrap();
+    let names = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("comm")));
+    let inserters = names.filter(|name| name.as_ref().unwrap().starts_with("inserter-"));
+    assert_eq!(inserters.count(), 2);
+    let mut senders = pairs.map(|(outer, _)| Sender::new(&namespace, outer));
+    let mut frame = udp(0, 1000, BACKGROUND, &[0; 8]);
+    let count = 3000;
+    for number in 0..count {
+        traffic::number(number, &mut frame);
+        senders[usize::try_from(number % 3).unwrap()].send(&frame);
+    }
+    recorder.settle_all(4, count);
+    let start = Instant::now();
+    senders[1].send(&udp(1, 1000, 60000, b"trigger!"));
+    recorder.dumps(1);
+    let waited = start.elapsed();
+    assert!(waited.as_secs() < 5, "{waited:?}");
+    namespace.ip("link set q4 up");
+    recorder.line("q4", |line| line.contains("q4: the interface is up"));
+    senders[3].send(&udp(1, 1000, 60000, b"trigger!"));
+    recorder.dumps(2);
+    let outcome = recorder.stop();
+    let stored = pairs.map(|(_, inner)| {
+        let ledger = outcome.source_named(inner);
+        assert_eq!(ledger.received, ledger.stored + ledger.lost, "{ledger:?}");
+        ledger.stored
+    });
+    assert_eq!(stored, [1000, 1001, 1000, 1]);
+    let capture = capture::read(&outcome.dumps()[0]);
+    assert!(numbers_to(&capture, BACKGROUND).into_iter().eq(0..count));
+}
+
 /// `-c N` stores N packets. Further received packets count as filtered.
 #[test]
 fn a_count_is_exact() {

@@ -51,6 +51,8 @@ pub(crate) struct Intake {
     pub(crate) offline: bool,
     /// When counters were last read, ns of the monotonic clock.
     read_mono_ns: AtomicI64,
+    /// Live: the number of producers.
+    pub(crate) producers: usize,
 }
 
 /// Packets since the start of the source of an interface, for the statistics of the interface in
@@ -113,8 +115,10 @@ impl Intake {
             away: OutageTracker::new(index),
             late: AtomicU64::new(0),
         };
+        let sources: Vec<_> = sources.enumerate().map(source).collect();
         Self {
-            sources: sources.enumerate().map(source).collect(),
+            producers: sources.iter().map(|source| source.queues.len()).sum(),
+            sources,
             losses: LossLog::default(),
             shed: LossLog::default(),
             disorder: LossLog::default(),
@@ -170,10 +174,20 @@ impl Intake {
         (away.is_first_whole() && goes_on).then(|| name.clone())
     }
 
-    /// For each producer of a live recorder, whether its queue promises watermarks.
+    /// The producers of a live recorder serve the queues in turns: queue `n` belongs to producer `n`
+    /// modulo `producers`.
+    pub(crate) fn served_by(self, producers: usize) -> Self {
+        Self { producers, ..self }
+    }
+
+    /// For each producer of a live recorder, whether all its queues promise watermarks.
     pub(crate) fn promises(&self) -> Vec<bool> {
         let queues = self.sources.iter().flat_map(|source| &source.queues);
-        queues.map(|queue| queue.promises()).collect()
+        let mut promises = vec![true; self.producers];
+        for (number, queue) in queues.enumerate() {
+            promises[number % self.producers] &= queue.promises();
+        }
+        promises
     }
 
     /// See [`LossLog::forget_records`].

@@ -55,6 +55,8 @@ pub(crate) struct Situation {
     pub(crate) offline: bool,
     /// Queues of all sources, at least 1.
     pub(crate) queues: usize,
+    /// Live: capture threads, which divide the queues, at least 1.
+    pub(crate) producers: usize,
     /// Number of requested readers for which the ring has room.
     pub(crate) readers: usize,
     /// Whether all packets of a flow, in both directions, arrive at one queue.
@@ -154,7 +156,19 @@ pub(crate) fn choose(
         Some(Partition::Flow) | None => None,
     };
     Ok(match analyzers {
-        Analyzers::Auto if it.triggers.or(it.dump).is_some() || why_not.is_some() => one,
+        Analyzers::Inline if it.producers < it.queues => {
+            return Err(format!(
+                "analyzers = \"inline\": each interface needs a capture thread (capture-threads = {})",
+                it.producers
+            ));
+        }
+        Analyzers::Auto
+            if it.triggers.or(it.dump).is_some()
+                || why_not.is_some()
+                || it.producers < it.queues =>
+        {
+            one
+        }
         Analyzers::Auto => (AnalysisPlacement::Inserters, it.queues, None),
         Analyzers::Inline => match why_not {
             None => (AnalysisPlacement::Inserters, it.queues, None),
@@ -164,7 +178,7 @@ pub(crate) fn choose(
         Analyzers::Threads(_) if least == Some(Partition::Undeclared) => only_one(script),
         // Dividing the queues costs nothing. Dividing the address pairs keeps together the packets
         // of a pair that arrive at several queues, and serves more threads than queues.
-        Analyzers::Threads(threads) if threads.get() <= it.queues && why_not.is_none() => {
+        Analyzers::Threads(threads) if threads.get() <= it.producers && why_not.is_none() => {
             readers(AnalysisPlacement::Readers, threads.get())
         }
         Analyzers::Threads(threads) => {
@@ -235,6 +249,7 @@ mod tests {
         let four = Situation {
             offline: false,
             queues: 4,
+            producers: 4,
             readers: 40,
             flows_together: true,
             triggers: None,
@@ -244,7 +259,11 @@ mod tests {
             modules: false,
             joins: false,
         };
-        let one = Situation { queues: 1, ..four };
+        let one = Situation {
+            queues: 1,
+            producers: 1,
+            ..four
+        };
         let apart = Situation {
             flows_together: false,
             ..four
@@ -451,6 +470,7 @@ mod tests {
         let file = Situation {
             offline: true,
             queues: 1,
+            producers: 1,
             readers: 40,
             flows_together: true,
             triggers: Some(Partition::Undeclared),

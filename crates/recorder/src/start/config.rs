@@ -36,6 +36,9 @@ pub struct Config {
     pub numa_node: Option<u32>,
     /// Threads that each live source may use, at least 1.
     pub rx_threads: usize,
+    /// Live: this number of threads, at least 1, serves the queues of all sources. `None`, or more
+    /// than there are queues: one thread for each queue.
+    pub capture_threads: Option<usize>,
     /// Where packets are analyzed.
     pub analyzers: Analyzers,
     /// Trigger expressions.
@@ -142,6 +145,7 @@ impl Default for Config {
             when_full: Mode::Record,
             numa_node: None,
             rx_threads: 1,
+            capture_threads: None,
             analyzers: Analyzers::Auto,
             triggers: Vec::new(),
             dump: String::new(),

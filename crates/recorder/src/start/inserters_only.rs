@@ -59,7 +59,7 @@ pub fn insert_only(
     };
     let inserter = |intake| {
         let producer = common.ring.producer()?;
-        Ok(LiveInserter::new(intake, producer))
+        Ok(LiveInserter::new(vec![intake], producer))
     };
     let intakes = QueueIntake::of_all(opened, &parts)?.into_iter();
     let inserters: Vec<_> = intakes.map(inserter).collect::<Result<_, RingError>>()?;

@@ -12,7 +12,7 @@ pub(crate) mod reload;
 mod reporting;
 mod rule_scan;
 pub(crate) mod rules;
-mod threads;
+pub(crate) mod threads;
 
 use std::{
     cell::RefCell,
@@ -165,6 +165,8 @@ struct OpenedRecorder {
     sources: Vec<Vec<Box<dyn Queue>>>,
     /// Queues of all sources.
     queues: usize,
+    /// Live: capture threads, each with a producer.
+    producers: usize,
     /// Readers of shards that the ring has room for.
     readers: usize,
     /// Whether all packets of a flow, of both directions, arrive at one queue.
@@ -197,8 +199,10 @@ impl OpenedRecorder {
         let names = names.map_err(|error| StartError::Names(error.to_string()))?;
         let directory = open_directory(config)?;
         let queues = probed.iter().map(|source| source.queues()).sum();
+        let producers = config.capture_threads.filter(|_| !config.offline);
+        let producers = producers.map_or(queues, |threads| threads.min(queues));
         let flows_together = probed.len() == 1 && probed[0].keeps_flows_together();
-        let mut ring_config = ring_config(config, queues, clock.now());
+        let mut ring_config = ring_config(config, producers, clock.now());
         // Scripts are not loaded yet, so each trigger script counts as a script that shunts.
         let may_shed = !config.cutoffs.is_empty() || !config.scripts.triggers.is_empty();
         let analyzers = config.analyzers.decided(config.offline, may_shed);
@@ -215,7 +219,7 @@ impl OpenedRecorder {
         let filter = expressions.filter.as_ref().map(|it| it.prepared.clone());
         let interfaces = Arc::new(Interfaces::new(prepared, filter));
         let named = source_names.into_iter().zip(sources.iter().map(Vec::len));
-        let intake = Intake::new(named, interfaces, config.offline);
+        let intake = Intake::new(named, interfaces, config.offline).served_by(producers);
         let common = RecorderShared::new(ring, clock, intake);
         common.alerts.begin(&config.alerts);
         Ok(Self {
@@ -226,6 +230,7 @@ impl OpenedRecorder {
             directory,
             sources,
             queues,
+            producers,
             readers,
             flows_together,
         })
@@ -241,6 +246,7 @@ impl OpenedRecorder {
         let situation = Situation {
             offline: config.offline,
             queues: self.queues.max(1),
+            producers: self.producers.max(1),
             readers: self.readers,
             flows_together: self.flows_together,
             triggers: functions.partition(),
@@ -298,7 +304,7 @@ impl OpenedRecorder {
         }
         let ring = &self.common.ring;
         let rules = Rules::new(mode(config.offline), Arc::clone(&self.native));
-        let history = |goal| Arc::new(History::new(duration_ns(goal), ring, self.queues));
+        let history = |goal| Arc::new(History::new(duration_ns(goal), ring, self.producers));
         let also = (shunts, goal.is_some());
         Some(SheddingConfig {
             cutoffs: Arc::new(Cutoffs::new(of_flows, tail_drop, also)),
@@ -359,7 +365,7 @@ impl Planned {
             &common,
         );
         let stored_shards = (is_sharded && !config.offline)
-            .then(|| Arc::new(StoredShards::new(self.opened.queues)));
+            .then(|| Arc::new(StoredShards::new(self.opened.producers)));
         let mut shard_readers = shard_readers(&common, &slots, &waker, stored_shards.as_ref())?;
         if let Some(classes) = &mut self.classes {
             let of_shards = shard_readers.iter().map(ShardReader::positions);
@@ -377,7 +383,7 @@ impl Planned {
             slots: Arc::clone(&slots),
             readers: Arc::clone(readers),
             analyzer: waker.clone(),
-            placing: placing(config, &common.ring, self.opened.queues),
+            placing: placing(config, &common.ring, self.opened.producers),
         });
         let for_inserters = InserterParts {
             filter: expressions.filter.map(Box::new),
@@ -388,6 +394,10 @@ impl Planned {
             ..InserterParts::new(config, Arc::clone(&common))
         };
         let intakes = QueueIntake::of_all(self.opened.sources, &for_inserters)?;
+        let alone = intakes.iter().find(|intake| !intake.can_share_thread());
+        if let Some(alone) = alone.filter(|_| self.opened.producers < self.opened.queues) {
+            return Err(StartError::Threads(alone.source_name().to_owned()));
+        }
         let (messages_tx, messages) = DumperMessages::new(!config.offline);
         let (commands_tx, commands) = commands();
         let window = default_window(config);
@@ -551,20 +561,20 @@ fn host() -> String {
     uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Number of buckets of a ring for this number of queues, and bytes of each bucket. `None`: the
-/// ring is too small.
+/// Number of buckets of a ring for this number of capture threads, and bytes of each bucket. `None`:
+/// the ring is too small.
 #[must_use]
-pub fn planned_buckets(config: &Config, queues: usize) -> Option<(usize, usize)> {
+pub fn planned_buckets(config: &Config, threads: usize) -> Option<(usize, usize)> {
     let now = Now {
         wall_ns: 0,
         mono_ns: 0,
         read_gap_ns: 0,
     };
-    ring_config(config, queues, now).buckets().ok()
+    ring_config(config, threads, now).buckets().ok()
 }
 
-fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
-    let producers = if config.offline { 1 } else { queues };
+fn ring_config(config: &Config, threads: usize, now: Now) -> RingConfig {
+    let producers = if config.offline { 1 } else { threads };
     // The ring of files has exactly the configured size, because results depend on the size. Live,
     // the index gets a part of the configured size, unless that size is too small for an index.
     let bytes = match config.offline {
@@ -589,11 +599,11 @@ fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
 }
 
 /// The rule that decides which thread analyzes the packets of an inserter.
-fn placing(config: &Config, ring: &Ring, queues: usize) -> Arc<PlacementShared> {
+fn placing(config: &Config, ring: &Ring, inserters: usize) -> Arc<PlacementShared> {
     let room = AnalysisResources {
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         threads: 1,
-        inserters: queues,
+        inserters,
         ring_bytes: ring.bytes(),
     };
     PlacementShared::new(config.analyzers, room)

@@ -51,6 +51,10 @@ pub enum StartError {
     /// Packets cannot be analyzed in the requested place: the user's mistake.
     #[error("{0}")]
     Analyzers(String),
+    /// `capture-threads` is smaller than the number of queues, and a queue can share no thread: the
+    /// user's mistake. Contains the name of the source.
+    #[error("capture-threads: {0} needs a thread of its own")]
+    Threads(String),
     /// A script is wrong. That is the user's mistake, unless the error is [`ScriptError::Setup`] or
     /// [`ScriptError::Thread`].
     #[error(transparent)]

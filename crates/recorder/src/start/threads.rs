@@ -110,14 +110,14 @@ impl DataPath {
     /// Starts the analyzer, the readers of shards and the inserters.
     pub(super) fn spawn(self) -> Result<DataPathThreads, StartError> {
         let common = Arc::clone(&self.for_inserters.common);
-        let inserters = if common.is_live() {
-            self.intakes.len()
+        let inserter_count = if common.is_live() {
+            common.intake.producers
         } else {
             1
         };
-        let left = Arc::new(AtomicUsize::new(inserters));
+        let left = Arc::new(AtomicUsize::new(inserter_count));
         // The analyzer goes on until the readers of shards have ended too.
-        let not_ended = Arc::new(AtomicUsize::new(inserters + self.shard_readers.len()));
+        let not_ended = Arc::new(AtomicUsize::new(inserter_count + self.shard_readers.len()));
         let wakers = self.shard_readers.iter().map(ShardReader::waker);
         let wakers: Vec<Waker> = wakers.chain([self.waker.clone()]).collect();
         let mut analyzers = vec![spawn_analyzer(self.analyzer, &common, &not_ended)?];
@@ -136,10 +136,10 @@ impl DataPath {
         let gone = || ThreadExitGuard::new(&[&left, &not_ended], &wakers);
         let mut inserters = Vec::new();
         if common.is_live() {
-            for (index, intake) in self.intakes.into_iter().enumerate() {
-                let inserter = LiveInserter::new(intake, common.ring.producer()?);
-                let run =
-                    |notify: &mut dyn FnMut(String)| inserter.run(notify).into_iter().collect();
+            let shares = shares(self.intakes, inserter_count);
+            for (index, intakes) in shares.into_iter().enumerate() {
+                let inserter = LiveInserter::new(intakes, common.ring.producer()?);
+                let run = |notify: &mut dyn FnMut(String)| inserter.run(notify);
                 let name = format!("inserter-{index}");
                 inserters.push(spawn_inserter(name, gone(), self.events.clone(), run)?);
             }
@@ -153,6 +153,17 @@ impl DataPath {
         }
         Ok((analyzers, inserters))
     }
+}
+
+/// Divides queues among threads, in turns ([`Intake::served_by`]).
+///
+/// [`Intake::served_by`]: crate::intake::Intake::served_by
+pub(crate) fn shares(intakes: Vec<QueueIntake>, threads: usize) -> Vec<Vec<QueueIntake>> {
+    let mut shares: Vec<Vec<QueueIntake>> = (0..threads).map(|_| Vec::new()).collect();
+    for (number, intake) in intakes.into_iter().enumerate() {
+        shares[number % threads].push(intake);
+    }
+    shares
 }
 
 fn spawn_analyzer(

@@ -36,13 +36,25 @@ fn each_packet_is_analyzed_once_or_missed() {
         threads(2),
         threads(4),
     ];
-    let cases = all.into_iter().flat_map(|it| [(it, 1), (it, 3)]);
-    let cases = cases.flat_map(|it| [(it, false), (it, true)]);
-    for ((analyzers, queues), flows_together) in cases {
+    // One, two or three threads serve three queues.
+    let shared = |it| [2, 1].map(|threads| (it, 3, Some(threads)));
+    let not_inline = all.into_iter().filter(|it| *it != Analyzers::Inline);
+    let shared = not_inline.flat_map(shared);
+    let cases = all
+        .into_iter()
+        .flat_map(|it| [(it, 1, None), (it, 3, None)]);
+    let cases = (cases.chain(shared)).flat_map(|it| [(it, false), (it, true)]);
+    for ((analyzers, queues, capture_threads), flows_together) in cases {
         let mut random = fastrand::Rng::with_seed(7);
         let dir = tempfile::tempdir().unwrap();
-        let mut rig = Rig::new(&plan(analyzers, queues, flows_together), START, dir.path());
-        let case = format!("{analyzers:?}, {queues} queues, together: {flows_together}");
+        let plan = RigConfig {
+            capture_threads,
+            ..plan(analyzers, queues, flows_together)
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        let case = format!(
+            "{analyzers:?}, {queues} queues, {capture_threads:?} threads, together: {flows_together}"
+        );
         let mut is_overtaken = false;
         for round in 0..12 {
             // One round of more packets than the ring has room for.
@@ -124,7 +136,7 @@ fn check_ledgers(rig: &Rig) {
     let (stored, slots) = (divided.stored.as_ref().unwrap(), rig.slots.all());
     for (shard, slot) in slots.iter().enumerate() {
         let is_mine = |number: u8| usize::from(number) % slots.len() == shard;
-        let producers = 0..rig.feeds.len();
+        let producers = 0..rig.common.ring.producers();
         let stored: u64 = producers.map(|it| stored.get(it, is_mine).1).sum();
         let counters = &slot.counters;
         let seen = [&counters.analyzed, &counters.missed].map(|it| it.load(Ordering::Relaxed));
@@ -138,8 +150,13 @@ fn check_ledgers(rig: &Rig) {
 #[test]
 fn media_meets_its_signaling() {
     let threads = |count| Analyzers::Threads(NonZeroUsize::new(count).unwrap());
-    let cases = [(Analyzers::Auto, 1), (threads(4), 1), (threads(4), 3)];
-    for ((analyzers, queues), seed) in cases.into_iter().zip(1..) {
+    let cases = [
+        (Analyzers::Auto, 1, None),
+        (threads(4), 1, None),
+        (threads(4), 3, None),
+        (threads(4), 3, Some(2)),
+    ];
+    for ((analyzers, queues, capture_threads), seed) in cases.into_iter().zip(1..) {
         let mut random = fastrand::Rng::with_seed(seed);
         let dir = tempfile::tempdir().unwrap();
         let scripts = Scripts {
@@ -153,6 +170,7 @@ fn media_meets_its_signaling() {
                 time: Duration::from_secs(60),
                 ..ScriptLimits::default()
             },
+            capture_threads,
             ..plan(analyzers, queues, true)
         };
         let mut rig = Rig::new(&plan, START, dir.path());

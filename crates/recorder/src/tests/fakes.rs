@@ -11,7 +11,7 @@ use std::{
 
 use retroscope_capture::{
     Burst, Direction, FrameMeta, InputDrops, InterfaceInfo, LossCause, Queue, QueueStatus,
-    SourceError, SourceEvent, SourceStatistics, TimeDomain, VlanTag,
+    SourceError, SourceEvent, SourceStatistics, TimeDomain, VlanTag, WaitTerms,
     clock::{Clock, Now},
 };
 use retroscope_packet::LinkType;
@@ -118,6 +118,13 @@ impl FakeQueue {
 }
 
 impl Queue for FakeQueue {
+    fn wait_terms(&self) -> Option<WaitTerms<'_>> {
+        Some(WaitTerms {
+            descriptor: None,
+            longest: Duration::ZERO,
+        })
+    }
+
     fn interfaces(&self) -> &[InterfaceInfo] {
         &self.interfaces
     }

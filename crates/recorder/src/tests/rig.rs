@@ -68,6 +68,7 @@ use crate::{
         reload::Configured,
         rules::{self, RuleBook},
         shard_readers,
+        threads::shares,
     },
 };
 
@@ -105,6 +106,8 @@ pub(crate) struct Rig {
 #[derive(Debug)]
 pub(crate) struct RigConfig<'a> {
     pub(crate) queues: usize,
+    /// As [`Config::capture_threads`].
+    pub(crate) capture_threads: Option<usize>,
     /// Number of queues, counted from the last queue, that have another clock and promise no
     /// watermark.
     pub(crate) foreign_queues: usize,
@@ -133,6 +136,7 @@ impl Default for RigConfig<'static> {
     fn default() -> Self {
         Self {
             queues: 1,
+            capture_threads: None,
             foreign_queues: 0,
             link_type: LinkType::RAW,
             ring_bytes: 8 << 20,
@@ -217,9 +221,10 @@ impl Rig {
         pool: PoolConfig,
     ) -> Self {
         clock.wall_ns.store(start_ns, Ordering::SeqCst);
+        let producers = plan.capture_threads.unwrap_or(plan.queues);
         let mut ring = RingConfig {
             eviction_detail: plan.eviction_detail,
-            ..RingConfig::new(plan.ring_bytes, plan.queues, 1)
+            ..RingConfig::new(plan.ring_bytes, producers, 1)
         };
         let readers = plan.analyzers.readers_max(false);
         let readers = ring.add_readers(readers).unwrap();
@@ -241,7 +246,8 @@ impl Rig {
                 None,
             )),
             false,
-        );
+        )
+        .served_by(producers);
         let common = RecorderShared::new(ring.clone(), clock.clone(), intake);
         let reader = ring.group(GroupKind::Lapped).unwrap();
         let positions = reader.positions();
@@ -250,6 +256,7 @@ impl Rig {
         let situation = Situation {
             offline: false,
             queues: plan.queues,
+            producers,
             readers,
             flows_together: plan.flows_together,
             triggers: scripts.triggers.partition(),
@@ -286,7 +293,7 @@ impl Rig {
         let templates = &expressions.templates;
         let (slots, derivation) =
             place_shards(who, looks, templates, of_flows.as_ref(), None, &common);
-        let stored_shards = is_sharded.then(|| Arc::new(StoredShards::new(plan.queues)));
+        let stored_shards = is_sharded.then(|| Arc::new(StoredShards::new(producers)));
         let mut readers =
             shard_readers(&common, &slots, &reader.waker(), stored_shards.as_ref()).unwrap();
         let of_inserters = match who {
@@ -303,7 +310,7 @@ impl Rig {
                 AnalysisResources {
                     cpus: 2,
                     threads: 1,
-                    inserters: plan.queues,
+                    inserters: producers,
                     ring_bytes: ring.bytes(),
                 },
             ),
@@ -316,7 +323,7 @@ impl Rig {
             ..InserterParts::new(&config, Arc::clone(&common))
         };
         let mut feeds = Vec::new();
-        let mut inserters = Vec::new();
+        let mut intakes = Vec::new();
         for index in 0..plan.queues {
             let feed = Arc::new(Mutex::new(Feed::default()));
             feeds.push(Arc::clone(&feed));
@@ -341,8 +348,11 @@ impl Rig {
             let counters = Arc::clone(&common.intake.sources[index].queues[0]);
             let intake =
                 QueueIntake::new(Box::new(queue), index, counters, &for_inserters).unwrap();
-            inserters.push(LiveInserter::new(intake, ring.producer().unwrap()));
+            intakes.push(intake);
         }
+        let inserters = shares(intakes, producers).into_iter();
+        let inserters = inserters.map(|it| LiveInserter::new(it, ring.producer().unwrap()));
+        let inserters: Vec<_> = inserters.collect();
         let (messages_tx, messages) = DumperMessages::new(true);
         let events_tx = Events::new();
         let events = events_tx.log().subscribe(Some(0));

@@ -29,8 +29,13 @@ impl Settings {
                 "-i {name} is given twice: name each interface once"
             )));
         }
-        if offline && self.rx_threads.0.0 > 1 {
-            notes.push("rx-threads: files are read by one thread".to_owned());
+        for (key, is_set) in [
+            ("rx-threads", self.rx_threads.0.0 > 1),
+            ("capture-threads", self.capture_threads.is_some()),
+        ] {
+            if offline && is_set {
+                notes.push(format!("{key}: files are read by one thread"));
+            }
         }
         if self.cpus.is_some() && !self.interface.iter().any(|name| has_engine(name)) {
             notes.push("cpus: there is no interface whose threads it could pin".to_owned());
@@ -40,6 +45,7 @@ impl Settings {
             ring_bytes: self.ring_bytes(default_ring, notes),
             numa_node: self.numa_node(notes),
             rx_threads: self.rx_threads.0.0 as usize,
+            capture_threads: self.capture_threads.map(|threads| threads.0.0 as usize),
             analyzers: *self.analyzers,
             filter: self.filter_text()?,
             count: self.count.map(|count| count.0.0),

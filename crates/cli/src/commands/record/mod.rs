@@ -302,7 +302,8 @@ fn refused(error: &StartError) -> Failure {
         | StartError::Ring(_)
         | StartError::Script(_)
         | StartError::Names(_)
-        | StartError::Analyzers(_) => Failure::usage(error),
+        | StartError::Analyzers(_)
+        | StartError::Threads(_) => Failure::usage(error),
         StartError::Source(error) => source_failure(error),
         _ => Failure::failed(error),
     }

@@ -1,12 +1,12 @@
-//! The inserter of a live queue.
+//! The inserter of live queues.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use retroscope_capture::{QueueStatus, SourceError, af_packet::WATERMARK_BEHIND_NS_MAX};
+use retroscope_capture::{QueueStatus, SourceError, WaitTerms, af_packet::WATERMARK_BEHIND_NS_MAX};
 use retroscope_ring::Producer;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::{parts::SOURCE_WAIT, queue_intake::QueueIntake};
+use super::{parts::SOURCE_WAIT, queue_intake::QueueIntake, shards::ShardCounts};
 use crate::{
     control::{pulse::ThreadPulse, ring_time::Moment},
     intake::{inline::Inline, placement::WAITING_NS_MAX, shedding::Shedding},
@@ -38,24 +38,42 @@ const UNAWAITED_COUNTERS_PERIOD_NS: i64 = 100_000_000;
 /// bursts fill slowly.
 const PUBLICATION_PERIOD_NS: i64 = 1_000_000;
 
-/// The inserter of one live queue.
+/// A queue that an inserter serves.
 #[derive(Debug)]
-pub(crate) struct LiveInserter {
+struct Member {
     intake: QueueIntake,
-    producer: Producer,
-    start_mono_ns: i64,
-    /// The last reading of the monotonic clock, ns.
-    now_ns: i64,
+    /// The result of the last fetch.
+    status: QueueStatus,
     /// When the engine's counters were last read, ns of the monotonic clock.
     read_ns: i64,
     /// Packets that the source had lost at that time because its buffer was full.
     read_lost: u64,
     /// Whether the user knows that the triggers take longer than the source's buffer lasts.
     has_warned: bool,
+}
+
+impl Member {
+    fn has_ended(&self) -> bool {
+        self.status == QueueStatus::End
+    }
+}
+
+/// The inserter of one live queue or, with `capture-threads`, of several queues.
+///
+/// The queues of one inserter share a producer, whose watermark is the smallest of the queues that
+/// have not ended. An inserter of several queues runs no shard. It stores each queue's packets until
+/// the queue is dry, or for [`PUBLICATION_PERIOD_NS`], and then those of the next queue.
+#[derive(Debug)]
+pub(crate) struct LiveInserter {
+    members: Vec<Member>,
+    producer: Producer,
+    start_mono_ns: i64,
+    /// The last reading of the monotonic clock, ns.
+    now_ns: i64,
     /// Whether the analyzer has something to do with the last records, and therefore needs the
     /// watermark.
     has_news: bool,
-    /// Whether the source was dry at the end of the last step.
+    /// Whether all queues were dry at the end of the last step.
     is_dry: bool,
     stopped: bool,
     enough: bool,
@@ -65,30 +83,39 @@ pub(crate) struct LiveInserter {
 }
 
 impl LiveInserter {
-    pub(crate) fn new(mut intake: QueueIntake, mut producer: Producer) -> Self {
-        if intake.queue.is_filtered() {
-            intake.parts.filter = None;
-            intake.counters.set_filtered_before();
-        }
+    /// `intakes`: at least one. Several queues have [`Queue::wait_terms`].
+    ///
+    /// [`Queue::wait_terms`]: retroscope_capture::Queue::wait_terms
+    pub(crate) fn new(mut intakes: Vec<QueueIntake>, mut producer: Producer) -> Self {
         // `step` publishes about every millisecond, so storing need not wake sleeping readers.
         producer.leave_sleepers();
-        let inline = intake.parts.inline.clone();
-        let classes = intake.parts.classes.take();
-        let shedding = classes.map(|classes| Box::new(Shedding::new(classes, None)));
-        intake.writer.shedding = shedding;
-        let common = &intake.parts.common;
+        let common = Arc::clone(&intakes[0].parts.common);
         let start_mono_ns = common.clock.mono_ns();
         let pulse = common.pulses.of(format!("inserter-{}", producer.id()));
-        let inline = inline.map(|parts| Inline::new(parts, producer.id(), pulse.clone()));
-        intake.writer.inline = inline;
-        Self {
+        for intake in &mut intakes {
+            if intake.queue.is_filtered() {
+                intake.parts.filter = None;
+                intake.counters.set_filtered_before();
+            }
+            let classes = intake.parts.classes.take();
+            let shedding = classes.map(|classes| Box::new(Shedding::new(classes, None)));
+            intake.writer.shedding = shedding;
+            let inline = intake.parts.inline.clone();
+            let inline = inline.map(|parts| Inline::new(parts, producer.id(), pulse.clone()));
+            intake.writer.inline = inline;
+        }
+        let member = |intake| Member {
             intake,
-            producer,
-            start_mono_ns,
-            now_ns: start_mono_ns,
+            status: QueueStatus::Idle,
             read_ns: i64::MIN,
             read_lost: 0,
             has_warned: false,
+        };
+        Self {
+            members: intakes.into_iter().map(member).collect(),
+            producer,
+            start_mono_ns,
+            now_ns: start_mono_ns,
             has_news: false,
             is_dry: true,
             stopped: false,
@@ -98,70 +125,86 @@ impl LiveInserter {
         }
     }
 
-    /// Runs until the queue ends. Returns the error that ended it, if any. `notify` gets messages
-    /// for the user as they arise.
-    pub(crate) fn run(mut self, notify: &mut dyn FnMut(String)) -> Option<SourceError> {
-        let pulses = &self.intake.parts.common.pulses;
+    /// Runs until all queues have ended. Returns the errors that ended queues. `notify` gets
+    /// messages for the user as they arise.
+    pub(crate) fn run(mut self, notify: &mut dyn FnMut(String)) -> Vec<SourceError> {
+        let pulses = &self.members[0].intake.parts.common.pulses;
         pulses.enter(&format!("inserter-{}", self.producer.id()));
-        if let Err(error) = pin(self.intake.queue.cpus()) {
-            let cpus = self.intake.queue.cpus();
+        let cpus = self.cpus();
+        if let Err(error) = pin(&cpus) {
             notify(format!(
                 "cannot run a capture thread on CPU {cpus:?}: {error}"
             ));
         }
         loop {
             let more = self.step();
-            self.intake.notices.drain(..).for_each(&mut *notify);
+            let notices = self.members.iter_mut();
+            let notices = notices.flat_map(|member| member.intake.notices.drain(..));
+            notices.for_each(&mut *notify);
             if !more {
-                return self.intake.error;
+                let errors = self.members.into_iter();
+                return errors.filter_map(|member| member.intake.error).collect();
             }
         }
     }
 
-    /// Fetches and stores bursts until [`PUBLICATION_PERIOD_NS`] have passed or the source has no
-    /// more packets. If the source is idle, the first fetch may wait. Returns `false` at the end.
+    /// The CPUs of all queues; empty if a queue may be served on any CPU.
+    fn cpus(&self) -> Vec<u32> {
+        let of_each = || self.members.iter().map(|member| member.intake.queue.cpus());
+        if of_each().any(<[u32]>::is_empty) {
+            return Vec::new();
+        }
+        let mut cpus: Vec<u32> = of_each().flatten().copied().collect();
+        cpus.sort_unstable();
+        cpus.dedup();
+        cpus
+    }
+
+    /// Fetches and stores bursts of each queue until [`PUBLICATION_PERIOD_NS`] have passed or the
+    /// queue has no more packets. If all sources are idle, the first fetch may wait. Returns `false`
+    /// at the end.
     ///
     /// Records are published, and the watermark moves, at the end of each step, not after each of
     /// many small bursts. The ring publishes by itself when 128 KiB or 4096 records wait.
     pub(crate) fn step(&mut self) -> bool {
         self.pulse.beat();
-        let is_awaited = self.intake.parts.common.counters.are_dumps_unfinished();
+        let common = Arc::clone(&self.members[0].intake.parts.common);
+        let is_awaited = common.counters.are_dumps_unfinished();
         // After a step that did not find the source dry, do not wait. If the source is dry by now,
         // the rule of `placement` would count the wait as work.
         let stored = self.producer.stored();
-        let is_idle = (self.intake.writer.inline.as_ref()).is_none_or(|it| !it.is_busy(stored));
-        let wait = match self.is_dry && is_idle {
+        let is_idle = self.inline().is_none_or(|inline| !inline.is_busy(stored));
+        let mut wait = match self.is_dry && is_idle {
             true => self.source_wait(is_awaited),
             false => Duration::ZERO,
         };
-        let (mut status, mut now) = self.fetch(wait);
-        self.has_news = status == QueueStatus::Frames;
-        let queueing_delay_ns = self.intake.queueing_delay_ns(now);
-        if let Some(inline) = &mut self.intake.writer.inline {
-            inline.after_wait(now.mono_ns, queueing_delay_ns);
+        if self.members.len() > 1 && !wait.is_zero() {
+            let queues = self.members.iter().filter(|member| !member.has_ended());
+            let terms = queues.filter_map(|member| member.intake.queue.wait_terms());
+            WaitTerms::wait_for_any(terms, wait);
+            wait = Duration::ZERO;
         }
-        let until_ns = now.mono_ns.saturating_add(PUBLICATION_PERIOD_NS);
-        while status == QueueStatus::Frames {
-            self.store_burst(now);
-            self.stop_if_due(now.mono_ns);
-            if now.mono_ns >= until_ns {
-                break;
+        self.has_news = false;
+        self.is_dry = true;
+        let mut watermark_ns = Some(i64::MAX);
+        for index in 0..self.members.len() {
+            if self.members[index].has_ended() {
+                continue;
             }
-            (status, now) = self.fetch(Duration::ZERO);
+            let now = self.serve(index, wait);
+            let member = &self.members[index];
+            self.is_dry &= member.status != QueueStatus::Frames;
+            let promise_ns = member.intake.watermark_ns(now);
+            watermark_ns = watermark_ns.zip(promise_ns).map(|(a, b)| a.min(b));
         }
-        let now_ns = now.mono_ns;
-        self.is_dry = status != QueueStatus::Frames;
+        let now_ns = self.now_ns;
         let stored = self.producer.stored();
         // A promise stays valid even if the engine's clock was set back.
-        let watermark_ns = self.intake.watermark_ns(now);
         let watermark_ns = watermark_ns.map(|ns| self.watermark_ns.max(ns));
-        if let Some(inline) = &mut self.intake.writer.inline {
+        if let Some(inline) = self.inline() {
             inline.before_watermark(stored, watermark_ns);
         }
-        if let Some(shards) = &self.intake.parts.stored_shards {
-            let counts = &self.intake.writer.shard_counts;
-            shards.set(self.producer.id(), stored, counts);
-        }
+        self.count_shards(stored);
         match watermark_ns {
             // The lent burst may be older than the watermark, but it is already in the ring.
             Some(watermark_ns) => {
@@ -170,46 +213,158 @@ impl LiveInserter {
             }
             None => self.producer.publish(),
         }
-        if let Some(inline) = &mut self.intake.writer.inline {
+        let is_dry = self.is_dry;
+        let first = &mut self.members[0].intake;
+        if let Some(inline) = &mut first.writer.inline {
             // After the publication, because this may wake the analyzer.
-            self.has_news = inline.after_publish(stored, self.is_dry, now_ns);
-            let queue = &self.intake.queue;
-            inline.work_off(stored, (self.is_dry, now_ns), || queue.has_more());
+            self.has_news = inline.after_publish(stored, is_dry, now_ns);
+            let queue = &first.queue;
+            inline.work_off(stored, (is_dry, now_ns), || queue.has_more());
         }
-        self.intake.take_events();
-        if let Some(shedding) = &mut self.intake.writer.shedding {
+        for index in 0..self.members.len() {
+            self.attend(index, is_awaited);
+        }
+        self.stop_if_due(now_ns);
+        !self.members.iter().all(Member::has_ended)
+    }
+
+    /// Stores the packets of a queue. The first fetch may wait. Returns the time of the last fetch.
+    fn serve(&mut self, index: usize, wait: Duration) -> Moment {
+        let mut now = self.fetch(index, wait);
+        let intake = &mut self.members[index].intake;
+        let queueing_delay_ns = intake.queueing_delay_ns(now);
+        if let Some(inline) = &mut intake.writer.inline {
+            inline.after_wait(now.mono_ns, queueing_delay_ns);
+        }
+        let until_ns = now.mono_ns.saturating_add(PUBLICATION_PERIOD_NS);
+        self.has_news |= self.members[index].status == QueueStatus::Frames;
+        while self.members[index].status == QueueStatus::Frames {
+            self.store_burst(index, now);
+            self.stop_if_due(now.mono_ns);
+            if now.mono_ns >= until_ns {
+                break;
+            }
+            now = self.fetch(index, Duration::ZERO);
+        }
+        now
+    }
+
+    /// Takes a queue's events, and reads its counters if they are old.
+    fn attend(&mut self, index: usize, is_awaited: bool) {
+        let now_ns = self.now_ns;
+        let member = &mut self.members[index];
+        let has_ended = member.has_ended();
+        if has_ended && member.intake.counters.is_ended() {
+            return;
+        }
+        member.intake.take_events();
+        if let Some(shedding) = &mut member.intake.writer.shedding {
             shedding.follow_cutoffs();
-            let history = shedding.follow_history(now_ns, &self.intake.parts.common.intake);
-            let notice = shedding.hand_over(self.intake.queue.as_mut());
-            self.intake
-                .notices
-                .extend(history.into_iter().chain(notice));
+            let history = shedding.follow_history(now_ns, &member.intake.parts.common.intake);
+            let notice = shedding.hand_over(member.intake.queue.as_mut());
+            (member.intake.notices).extend(history.into_iter().chain(notice));
         }
-        let age_ns = now_ns.saturating_sub(self.read_ns);
-        let shedding = self.intake.writer.shedding.as_mut();
+        let age_ns = now_ns.saturating_sub(member.read_ns);
+        let shedding = member.intake.writer.shedding.as_mut();
         let is_awaited = is_awaited || shedding.is_some_and(|shedding| shedding.has_periods());
         let is_old =
             age_ns >= UNAWAITED_COUNTERS_PERIOD_NS || is_awaited && age_ns >= COUNTERS_PERIOD_NS;
-        if is_old || status == QueueStatus::End {
-            self.intake.read_statistics();
-            self.check_longest(now_ns);
-            self.read_ns = now_ns;
-            let counters = &self.intake.counters;
-            if let Some(shedding) = &mut self.intake.writer.shedding {
+        if is_old || has_ended {
+            member.intake.read_statistics();
+            member.check_longest(now_ns);
+            member.read_ns = now_ns;
+            let counters = &member.intake.counters;
+            if let Some(shedding) = &mut member.intake.writer.shedding {
                 let lost = counters.lost_by_congestion();
                 shedding.period(lost, &self.producer, counters.record_bytes());
             }
-            let inline = self.intake.writer.inline.as_mut();
+            let inline = member.intake.writer.inline.as_mut();
             let notices = inline.map(Inline::take_notices);
-            self.intake.notices.extend(notices.into_iter().flatten());
+            member.intake.notices.extend(notices.into_iter().flatten());
         }
-        if status == QueueStatus::End {
-            self.intake.ended();
+        if has_ended {
+            member.intake.ended();
         }
-        self.stop_if_due(now_ns);
-        status != QueueStatus::End
     }
 
+    /// The shard that this thread runs.
+    fn inline(&mut self) -> Option<&mut Inline> {
+        self.members[0].intake.writer.inline.as_mut()
+    }
+
+    /// Reports how many packets of each shard are among the `stored` packets.
+    fn count_shards(&self, stored: u64) {
+        let Some(shards) = &self.members[0].intake.parts.stored_shards else {
+            return;
+        };
+        let mut counts = ShardCounts::default();
+        for member in &self.members {
+            let of_queue = member.intake.writer.shard_counts;
+            counts.iter_mut().zip(of_queue).for_each(|(a, b)| *a += b);
+        }
+        shards.set(self.producer.id(), stored, &counts);
+    }
+
+    /// How long this thread may wait for its sources.
+    fn source_wait(&self, is_awaited: bool) -> Duration {
+        if is_awaited || self.has_news || self.stopped {
+            return SOURCE_WAIT;
+        }
+        let parts = &self.members[0].intake.parts;
+        let Some(duration_ns) = parts.duration_ns else {
+            return UNAWAITED_SOURCE_WAIT;
+        };
+        let over_ns = self.start_mono_ns.saturating_add(duration_ns);
+        let left_ns = over_ns.saturating_sub(parts.common.clock.mono_ns()).max(0);
+        UNAWAITED_SOURCE_WAIT.min(Duration::from_nanos(left_ns.unsigned_abs()))
+    }
+
+    /// Fetches the next burst of a queue. Returns the time afterwards.
+    fn fetch(&mut self, index: usize, wait: Duration) -> Moment {
+        let member = &mut self.members[index];
+        member.status = member.intake.fetch(wait);
+        let now = member.intake.parts.common.clock.now_since(self.now_ns);
+        self.now_ns = now.mono_ns;
+        self.producer.set_now(now.mono_ns);
+        if member.status == QueueStatus::Idle {
+            member.intake.set_dry(now.mono_ns);
+        }
+        now
+    }
+
+    /// Stores the lent burst of a queue, or counts why not.
+    fn store_burst(&mut self, index: usize, now: Moment) {
+        let intake = &mut self.members[index].intake;
+        while !self.enough {
+            let range = intake.part(&mut self.producer, now);
+            if range.is_empty() {
+                break;
+            }
+            let wanted = range.len();
+            let dealt_with = intake.store(range, &mut self.producer);
+            intake.cursor += dealt_with;
+            self.enough = dealt_with < wanted;
+        }
+        let frames = intake.burst().frames.len();
+        intake.refuse(frames - intake.cursor);
+        intake.flush();
+    }
+
+    fn stop_if_due(&mut self, now_ns: i64) {
+        let parts = &self.members[0].intake.parts;
+        let is_over = (parts.duration_ns).is_some_and(|d| now_ns - self.start_mono_ns >= d);
+        if parts.is_spent() || is_over {
+            // Threads that are still busy get the same time limit as after a request to stop.
+            parts.common.control.ask_to_stop();
+        }
+        if parts.common.control.stopping() && !self.stopped {
+            self.stopped = true;
+            (self.members.iter_mut()).for_each(|member| member.intake.queue.stop());
+        }
+    }
+}
+
+impl Member {
     /// If the source lost packets since the last call, and the analysis kept this thread from the
     /// source for a long time: lets a thread analyze, or warns the user once.
     fn check_longest(&mut self, now_ns: i64) {
@@ -231,63 +386,6 @@ impl LiveInserter {
             ));
         }
     }
-
-    /// How long this thread may wait for the source.
-    fn source_wait(&self, is_awaited: bool) -> Duration {
-        if is_awaited || self.has_news || self.stopped {
-            return SOURCE_WAIT;
-        }
-        let Some(duration_ns) = self.intake.parts.duration_ns else {
-            return UNAWAITED_SOURCE_WAIT;
-        };
-        let over_ns = self.start_mono_ns.saturating_add(duration_ns);
-        let left_ns = over_ns
-            .saturating_sub(self.intake.parts.common.clock.mono_ns())
-            .max(0);
-        UNAWAITED_SOURCE_WAIT.min(Duration::from_nanos(left_ns.unsigned_abs()))
-    }
-
-    /// Fetches the next burst. Returns the status and the time afterwards.
-    fn fetch(&mut self, wait: Duration) -> (QueueStatus, Moment) {
-        let status = self.intake.fetch(wait);
-        let now = self.intake.parts.common.clock.now_since(self.now_ns);
-        self.now_ns = now.mono_ns;
-        self.producer.set_now(now.mono_ns);
-        if status == QueueStatus::Idle {
-            self.intake.set_dry(now.mono_ns);
-        }
-        (status, now)
-    }
-
-    /// Stores the lent burst, or counts why not.
-    fn store_burst(&mut self, now: Moment) {
-        while !self.enough {
-            let range = self.intake.part(&mut self.producer, now);
-            if range.is_empty() {
-                break;
-            }
-            let wanted = range.len();
-            let dealt_with = self.intake.store(range, &mut self.producer);
-            self.intake.cursor += dealt_with;
-            self.enough = dealt_with < wanted;
-        }
-        let frames = self.intake.burst().frames.len();
-        self.intake.refuse(frames - self.intake.cursor);
-        self.intake.flush();
-    }
-
-    fn stop_if_due(&mut self, now_ns: i64) {
-        let duration_ns = self.intake.parts.duration_ns;
-        let is_over = duration_ns.is_some_and(|d| now_ns - self.start_mono_ns >= d);
-        if self.intake.parts.is_spent() || is_over {
-            // Threads that are still busy get the same time limit as after a request to stop.
-            self.intake.parts.common.control.ask_to_stop();
-        }
-        if self.intake.parts.common.control.stopping() && !self.stopped {
-            self.stopped = true;
-            self.intake.queue.stop();
-        }
-    }
 }
 
 /// Restricts the calling thread to these CPUs; an empty list means no restriction.
@@ -306,10 +404,7 @@ fn pin(cpus: &[u32]) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering},
-    };
+    use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
     use retroscope_capture::{
         Burst, Direction, FrameMeta, InterfaceInfo, Queue, SourceError, SourceEvent,
@@ -343,6 +438,8 @@ mod tests {
         /// How long the last `next` could wait, ns.
         wait_ns: AtomicI64,
         readings: AtomicU64,
+        /// The next `next` ends the queue.
+        ends: AtomicBool,
     }
 
     impl Queue for SteadyQueue {
@@ -359,7 +456,10 @@ mod tests {
             let left = self.left.load(Ordering::SeqCst);
             self.left.store(left.saturating_sub(1), Ordering::SeqCst);
             self.lent = usize::from(left > 0);
-            Ok(if left > 0 {
+            Ok(if self.asked.ends.load(Ordering::SeqCst) {
+                self.lent = 0;
+                QueueStatus::End
+            } else if left > 0 {
                 QueueStatus::Frames
             } else {
                 QueueStatus::Idle
@@ -371,6 +471,13 @@ mod tests {
                 memory: &[0; 60],
                 frames: &self.frame[..self.lent],
             }
+        }
+
+        fn wait_terms(&self) -> Option<WaitTerms<'_>> {
+            Some(WaitTerms {
+                descriptor: None,
+                longest: Duration::ZERO,
+            })
         }
 
         fn has_more(&self) -> Option<bool> {
@@ -395,18 +502,36 @@ mod tests {
 
     /// An inserter of a queue with `frames` frames, and handles to observe the inserter.
     fn inserter(frames: u64) -> (LiveInserter, Ring, Arc<AtomicU64>, Arc<Asked>) {
+        let (inserter, ring, queues) = inserter_of(&[frames]);
+        let [(left, asked)] = queues.try_into().unwrap();
+        (inserter, ring, left, asked)
+    }
+
+    /// As [`inserter`], of several queues.
+    fn inserter_of(frames: &[u64]) -> (LiveInserter, Ring, Vec<(Arc<AtomicU64>, Arc<Asked>)>) {
         let clock = Arc::new(FakeClock::default());
         let mut config = RingConfig::new(16 << 20, 1, 1);
         config.releasing_readers = 1;
         let ring = Ring::new(&config, None).unwrap();
-        let sources = std::iter::once(("steady".to_owned(), 1));
-        let intake = Intake::new(sources, Arc::default(), false);
-        let counters = Arc::clone(&intake.sources[0].queues[0]);
+        let sources = std::iter::once(("steady".to_owned(), frames.len()));
+        let intake = Intake::new(sources, Arc::default(), false).served_by(1);
         let common = RecorderShared::new(ring.clone(), clock.clone(), intake);
-        let parts = InserterParts::new(&crate::Config::default(), common);
-        let left = Arc::new(AtomicU64::new(frames));
-        let asked = Arc::new(Asked::default());
-        let queue = SteadyQueue {
+        let parts = InserterParts::new(&crate::Config::default(), Arc::clone(&common));
+        let (mut intakes, mut handles) = (Vec::new(), Vec::new());
+        for (frames, counters) in frames.iter().zip(&common.intake.sources[0].queues) {
+            let left = Arc::new(AtomicU64::new(*frames));
+            let asked = Arc::new(Asked::default());
+            let queue = steady(&clock, &left, &asked);
+            let counters = Arc::clone(counters);
+            intakes.push(QueueIntake::new(Box::new(queue), 0, counters, &parts).unwrap());
+            handles.push((left, asked));
+        }
+        let inserter = LiveInserter::new(intakes, ring.producer().unwrap());
+        (inserter, ring, handles)
+    }
+
+    fn steady(clock: &Arc<FakeClock>, left: &Arc<AtomicU64>, asked: &Arc<Asked>) -> SteadyQueue {
+        SteadyQueue {
             interfaces: [InterfaceInfo {
                 name: "steady".to_owned(),
                 link_type: LinkType::ETHERNET,
@@ -414,7 +539,7 @@ mod tests {
                 time_domain: TimeDomain::KernelSoftware,
                 time_resolution_ns: 1,
             }],
-            clock,
+            clock: Arc::clone(clock),
             frame: [FrameMeta {
                 time_ns: 0,
                 offset: 0,
@@ -424,13 +549,40 @@ mod tests {
                 direction: Direction::Inbound,
                 vlan: None,
             }],
-            left: Arc::clone(&left),
+            left: Arc::clone(left),
             lent: 0,
-            asked: Arc::clone(&asked),
-        };
-        let intake = QueueIntake::new(Box::new(queue), 0, counters, &parts).unwrap();
-        let inserter = LiveInserter::new(intake, ring.producer().unwrap());
-        (inserter, ring, left, asked)
+            asked: Arc::clone(asked),
+        }
+    }
+
+    /// An inserter of three queues serves each of them in a step. Its watermark is the smallest, and
+    /// a queue that has ended does not hold it.
+    #[test]
+    fn several_queues_have_one_watermark() {
+        let (mut inserter, ring, queues) = inserter_of(&[3, 0, u64::MAX]);
+        assert!(inserter.step());
+        // Four fetches of the first queue, then one of the second, then eleven of the third.
+        assert_eq!(ring.watermark(0), Some(4 * INTERVAL_NS));
+        assert_eq!(ring.published(0), 3 + 11);
+        queues[0].1.ends.store(true, Ordering::SeqCst);
+        assert!(inserter.step());
+        assert_eq!(
+            ring.watermark(0),
+            Some(17 * INTERVAL_NS),
+            "of its last fetch"
+        );
+        assert!(inserter.step());
+        assert_eq!(
+            ring.watermark(0),
+            Some(30 * INTERVAL_NS),
+            "of the second queue"
+        );
+        for (_, asked) in &queues[1..] {
+            assert!(!asked.ends.swap(true, Ordering::SeqCst));
+        }
+        assert!(!inserter.step());
+        drop(inserter);
+        assert_eq!(ring.watermark(0), Some(i64::MAX));
     }
 
     #[test]
@@ -458,7 +610,7 @@ mod tests {
     #[test]
     fn a_source_is_waited_for_as_long_as_nobody_needs_its_watermark() {
         let (mut inserter, _, left, asked) = inserter(0);
-        let common = Arc::clone(&inserter.intake.parts.common);
+        let common = Arc::clone(&inserter.members[0].intake.parts.common);
         let counters = &common.counters;
         let mut waits = || {
             inserter.step();
@@ -488,10 +640,11 @@ mod tests {
             ("ether[20] == 0", SOURCE_WAIT),
         ] {
             let (mut inserter, _, _, asked) = inserter(1);
-            let common = &inserter.intake.parts.common;
+            let common = &inserter.members[0].intake.parts.common;
             let (parts, _reader) =
                 crate::intake::inline::inline_of_test(rule, LinkType::ETHERNET, common);
-            inserter.intake.writer.inline = Some(Inline::new(parts, 0, inserter.pulse.clone()));
+            inserter.members[0].intake.writer.inline =
+                Some(Inline::new(parts, 0, inserter.pulse.clone()));
             inserter.step();
             inserter.step();
             let wait_ns = asked.wait_ns.load(Ordering::SeqCst);
@@ -516,7 +669,7 @@ mod tests {
     #[test]
     fn a_recording_is_no_longer_than_its_duration_for_silence() {
         let (mut inserter, _, _, asked) = inserter(0);
-        inserter.intake.parts.duration_ns = Some(100 * INTERVAL_NS);
+        inserter.members[0].intake.parts.duration_ns = Some(100 * INTERVAL_NS);
         let mut steps = 0;
         while !inserter.stopped {
             inserter.step();
@@ -525,7 +678,7 @@ mod tests {
             assert_eq!(asked.wait_ns.load(Ordering::SeqCst), left_ns);
         }
         assert_eq!(steps, 100);
-        let control = &inserter.intake.parts.common.control;
+        let control = &inserter.members[0].intake.parts.common.control;
         assert!(control.is_urgent(Duration::ZERO) && !control.is_urgent(Duration::MAX));
         inserter.step();
         assert_eq!(asked.wait_ns.load(Ordering::SeqCst), 8_000_000);
@@ -534,7 +687,7 @@ mod tests {
     #[test]
     fn counters_are_read_often_while_dumps_wait_for_them() {
         let (mut inserter, _, _, asked) = inserter(0);
-        let common = Arc::clone(&inserter.intake.parts.common);
+        let common = Arc::clone(&inserter.members[0].intake.parts.common);
         let counters = &common.counters;
         let mut readings_in_a_second = || {
             let before = asked.readings.load(Ordering::SeqCst);

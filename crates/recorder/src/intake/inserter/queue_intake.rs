@@ -137,6 +137,16 @@ impl QueueIntake {
         Ok(intake)
     }
 
+    /// Whether a thread can serve this queue together with others. Without the queue's watermark, a
+    /// shared producer would have no watermark either.
+    pub(crate) fn can_share_thread(&self) -> bool {
+        self.queue.wait_terms().is_some() && self.queue.promises_watermark()
+    }
+
+    pub(crate) fn source_name(&self) -> &str {
+        &self.parts.common.intake.sources[self.source].name
+    }
+
     /// Registers new interfaces. Fails once, when there are too many.
     fn register(&mut self) -> Result<(), RingError> {
         while !self.is_full

@@ -90,7 +90,9 @@ impl Loaded {
             Engine::Pcap => Some(1),
             Engine::AfXdp | Engine::Dpdk => None,
         });
-        threads.sum()
+        let threads: usize = threads.sum::<Option<usize>>()?;
+        let limit = of.capture_threads.map(|limit| limit.0.0 as usize);
+        Some(limit.map_or(threads, |limit| limit.min(threads)))
     }
 
     fn buckets(&self, threads: usize) -> Option<String> {

@@ -87,6 +87,11 @@ settings! {
             ///
             /// af-xdp has one thread for each receive queue, pcap and `read` have one.
             rx_threads: Parsed<Number<1, 256>> = "1",
+            /// Capture threads for all interfaces together
+            ///
+            /// Several slow interfaces then share a thread. The default is a thread for each
+            /// interface, or as `rx-threads` says.
+            capture_threads: Option<Parsed<Number<1, 256>>>,
             /// Where packets are analyzed: inline, auto or a number of threads
             ///
             /// `inline`: in the capture threads. N: in N other threads. `auto`: inline while that
