@@ -1,8 +1,8 @@
 //! The packets that an alert is about: which packets the alert's dump selects, and which of these
 //! packets the dump marks.
 //!
-//! The rule set of all dumps finds the flow of the packets on the wire, as for any `$flow`. The
-//! code here compares what pcap-filter(7) and `$flow` do not distinguish: VLAN stacks, packets
+//! The filter of the dump ([`AlertScope::filled`]) finds candidate packets by the flow or the hosts
+//! on the wire. The code here compares what that filter does not compare: VLAN stacks, packets
 //! inside a tunnel, and interface names.
 
 use std::{fmt, net::IpAddr, sync::Arc};
@@ -24,7 +24,7 @@ const VLAN_LAYERS: usize = 3;
 /// only if both have equal scopes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AlertScope {
-    /// The packets on the wire.
+    /// The flow or the hosts in the outermost headers.
     outer: OuterScope,
     /// If the packet of the alert is in a tunnel: the flow inside the tunnel.
     inner: Option<FlowKey>,
@@ -159,12 +159,13 @@ fn is_of(key: FlowKey, parsed: &Parsed) -> bool {
     }
 }
 
-/// Decides whether a packet that the filter found belongs to the alert's dump. Remembers which
-/// fragmented datagrams carry the inner flow.
+/// Decides whether a packet that the filter found belongs to the alert's dump. For an alert in a
+/// tunnel, remembers which fragmented outer datagrams carry the inner flow.
 #[derive(Debug, Clone)]
 pub(crate) struct ScopeFilter {
     sought: Arc<AlertScope>,
-    /// For each fragmented outer datagram: whether its first fragment carries the inner flow.
+    /// For the newest fragmented outer datagrams: whether the first fragment carries the inner
+    /// flow.
     datagrams: Datagrams<bool>,
 }
 

@@ -1,7 +1,7 @@
-//! The analyzer passes each record of the ring once, unless the ring overwrites the record before.
-//! If shards have no readers, the analyzer hands the packets to a shard, which tries the trigger
-//! rules. The analyzer gives hits to the director, and passes the director's orders on to the
-//! dumper.
+//! The analyzer passes each record of the ring at most once. It misses records that the ring
+//! overwrites first, and after a stop it may leave live records unread. If shards have no readers,
+//! the analyzer hands the packets to a shard, which tries the trigger rules. The analyzer gives
+//! hits to the director, and passes the director's orders on to the dumper.
 //!
 //! The analyzer also moves the director's clock, in ring time (`control/ring_time.rs`). Offline the
 //! clock is the highest ring time seen; it moves packet by packet, so that a window ends after the
@@ -136,8 +136,8 @@ struct Core {
     received: Vec<u64>,
     /// Offline: the number of the current record, by producer. Empty while no record is current.
     here: Vec<u64>,
-    /// Offline: bytes of packets since the last periodic request for the costs of dumps
-    /// (`account_before`).
+    /// Offline: bytes of packets that `account_before` has counted since its last request for the
+    /// costs of dumps.
     unaccounted_bytes: u64,
     /// Offline: whether to ask the dumper for its costs now. The packet at which a limit ends a
     /// dump must not depend on threads.
@@ -294,7 +294,7 @@ impl Analyzer {
 }
 
 impl RingReader for Analyzer {
-    /// Live: whether a clock alone may end a window or the wait of a hit. Offline: always `true`.
+    /// Live: whether a dump is open, whose window a clock alone may end. Offline: always `true`.
     fn has_deadline(&self) -> bool {
         self.core.has_deadline()
     }
@@ -440,8 +440,8 @@ impl Core {
     }
 
     /// The smallest watermark of the running queues that promise watermarks, ns, or an earlier time
-    /// up to which the readers of shards have reported. `None`: offline, if no queue promises
-    /// watermarks, or if a queue or a reader has promised no time yet.
+    /// up to which the readers of shards have reported. `None`: offline, if no running queue
+    /// promises watermarks, or if a queue or a reader has promised no time yet.
     fn promised_ns(&self) -> Option<i64> {
         if !self.live {
             return None;

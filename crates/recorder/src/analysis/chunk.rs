@@ -1,9 +1,9 @@
-//! Up to 64 consecutive records of a bucket, as arrays: the frames for filters, and the times for
-//! windows. Shards and the dumper test all records of a chunk together.
+//! Up to 64 records of one producer in their order, as arrays: the frames for filters, and the
+//! times for windows. Shards and the dumper test all records of a chunk together.
 //!
-//! Filling a chunk reads only descriptors. The ring prefetches the first bytes of each payload some
-//! records ahead, so that a filter usually finds the headers in the cache. The few matching records
-//! of a chunk are read again from their bucket.
+//! Filling a chunk from the ring reads only descriptors. The ring prefetches the first bytes of
+//! each payload some records ahead, so that a filter usually finds the headers in the cache. The
+//! few matching records of a chunk are read again.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use retroscope_ring::Packet;
 /// Records of a chunk at most: the bits of a `u64` are a set of records.
 pub(crate) const MANY: usize = Program::MANY;
 
-/// Consecutive records of a bucket.
+/// Records of one producer in their order. Records of other shards, if any, are left out.
 #[derive(Debug)]
 pub(crate) struct Chunk<'r> {
     /// The first `len` entries are valid, in all three arrays.

@@ -4,12 +4,13 @@
 //! One director serves a recorder, on the analyzer's thread. Its clock and, unless a comment names
 //! another clock, all times here are ring time (`control/ring_time.rs`), which no step of a clock
 //! changes. Live the director's clock follows the smallest watermark of the queues that promise
-//! watermarks. Offline it is the highest time seen. Offline the director's decisions depend only on
-//! the packets and their order, so offline runs repeat exactly.
+//! watermarks. Offline it is the highest time seen. Offline the director's decisions depend on no
+//! thread and on no clock of the system. So without commands of clients, offline runs repeat
+//! exactly.
 //!
 //! - Offline a hit that belongs to no open dump waits until the clock has passed the hit by the
 //!   hold time. So hits act in order of (time, source, record) although the input may be out of
-//!   order. Live a hit acts at once.
+//!   order. Live, or if the hold time is 0, a hit acts at once.
 //! - A dump is *open* from its trigger until its window closes, normally when the clock passes `to`
 //!   plus the hold time. A hit of the same rule, expression and window up to `to` starts no dump,
 //!   and does not make the open dump longer. Each hit brings its own window. A hit with another
@@ -70,7 +71,8 @@ pub(crate) struct DirectorConfig {
     /// of the dumps per minute.
     pub(crate) are_alerts_expected: bool,
     /// Live: a window closes at the latest when its future length plus this time, ns, have passed
-    /// on the monotonic clock since the dump started.
+    /// on the monotonic clock since the dump started. While the past of the dump's rule is scanned,
+    /// the window may close later.
     pub(crate) grace_ns: Option<i64>,
 }
 
@@ -294,9 +296,9 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.wanted_from.first().map(|(from_ns, _)| *from_ns)
     }
 
-    /// Processes a hit of a rule. Live (`hold_ns` is 0) the hit acts now. Offline a hit that
-    /// belongs to no open dump acts when the clock has passed the hit by the hold time. `None`: the
-    /// hit waits.
+    /// Processes a hit of a rule. If `hold_ns` is 0, as always live, the hit acts now. Otherwise a
+    /// hit that belongs to no open dump acts when the clock has passed the hit by the hold time.
+    /// `None`: the hit waits.
     pub(crate) fn hit(&mut self, hit: TriggerHit<K>, orders: &mut Vec<Order<K>>) -> Option<Acted> {
         if !self.armed {
             self.suppress(hit.order.rule, Reason::Single, 1);
@@ -392,8 +394,9 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     /// A module found at `now_ns` that a flow of its rule has ended. If all flows of a dump have
-    /// ended, the dump ends at `until_ns`, unless its window ends earlier. Live this acts now;
-    /// offline it acts when the clock has passed `now_ns` by the hold time, like a hit.
+    /// ended, the dump ends at `until_ns`, unless its window ends earlier. If `hold_ns` is 0, as
+    /// always live, this acts now. Otherwise it acts when the clock has passed `now_ns` by the hold
+    /// time.
     pub(crate) fn on_flow_ended(&mut self, flow: (usize, BiflowKey), now_ns: i64, until_ns: i64) {
         let number = self.overs;
         self.overs += 1;

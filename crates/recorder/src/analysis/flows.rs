@@ -1,10 +1,11 @@
 //! Flow accounting of a shard: counts the flows of its packets, and reports flows that ended.
 //!
-//! Ended flows go to one receiver through a bounded channel. Live, no shard waits for the receiver;
-//! if too many flows of a shard wait for room, they are only counted ([`FlowCounts::untold`]). From
-//! files, the shard waits, so that all flows are reported, in the same order in every run. If
-//! requested, a live shard also sends the traffic of its flows once a second, as a slice. If the
-//! channel of slices is full, the shard keeps counting in the same slice.
+//! Ended flows go to one receiver through a bounded channel. Live, a shard waits for the receiver
+//! only at the end of the recording. If too many flows of a live shard wait for room, they are only
+//! counted ([`FlowCounts::untold`]). From files, the shard waits, so that all flows are reported,
+//! in the same order in every run. If requested, a live shard also sends the traffic of its flows
+//! about once a second, as a slice. If the channel of slices is full, the shard keeps counting in
+//! the same slice.
 
 use std::{
     ops::Range,
@@ -248,8 +249,8 @@ impl ShardFlows {
         }
     }
 
-    /// Counts the records of a chunk that belong to the interface `number`. `offset_ns` returns
-    /// stamp less ring time of a record, by its index in the chunk.
+    /// Counts the records at `run` of a chunk, which belong to the interface `number`. `offset_ns`
+    /// returns stamp less ring time of a record, by its index in the chunk.
     pub(crate) fn count(
         &mut self,
         (number, interface): (u16, &RecordedInterface),

@@ -25,7 +25,7 @@ pub(crate) fn asks_for_flows(template: &Template) -> bool {
 pub(crate) struct FirstFragments {
     /// Whether a template, or the text of a module, may need flows. If not, nothing is learned.
     pub(crate) wanted: bool,
-    /// The flow and the time stamp of each datagram.
+    /// The flow of each datagram, and the ring time of its first fragment, ns.
     flows: Datagrams<(FlowKey, i64)>,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct ClosedWindows {
     /// How many windows are kept.
     kept: usize,
     forgotten: Option<Forgotten>,
-    /// Number of dumps for which packets came too late. Each dump counts once.
+    /// Number of dumps for which packets came, or may have come, too late. Each dump counts once.
     pub(crate) outdated: u64,
     /// Late packets that are not reported yet, by source.
     unreported: BTreeMap<usize, LatePackets>,

@@ -4,7 +4,7 @@
 //!
 //! The filters of dumps and triggers are also here. They are compiled for the known link types
 //! (`prepared`), turned into machine code (`native`), looked up together (`rules`), and tried on up
-//! to 64 consecutive records (`chunk`).
+//! to 64 packets at a time (`chunk`).
 
 use std::time::Duration;
 

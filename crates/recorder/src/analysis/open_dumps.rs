@@ -2,7 +2,8 @@
 //! ends.
 //!
 //! There may be thousands of open dumps, one for each flow that triggered, and every hit looks up
-//! its dump. So only the end of the recording loops over all dumps.
+//! its dump. So only the end of the recording and the scan of a rule's past
+//! ([`DirectorDumps::thaw`]) loop over all dumps.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
@@ -38,7 +39,8 @@ pub(crate) struct DirectorDump<K> {
     /// The director closes the window when its clock passes this time, ns: `to_ns` plus the hold
     /// time. `i64::MAX`: the clock does not close the window.
     pub(crate) close_ns: i64,
-    /// Live: the window closes at this time of the monotonic clock, ns, at the latest.
+    /// Live: the window closes at this time of the monotonic clock, ns, at the latest, unless the
+    /// dump is frozen ([`DirectorDumps::freeze`]).
     pub(crate) deadline_ns: i64,
     /// The reason why the window ended early, if not the end of the recording.
     pub(crate) clip: Option<Clip>,

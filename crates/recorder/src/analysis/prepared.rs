@@ -86,8 +86,8 @@ impl<'a> LinkTypes<'a> {
     }
 }
 
-/// Makes a dump template, and compiles its parts without variables. Fails if the template compiles
-/// for no link type. Looks names up, which may take long, for the last time.
+/// Makes a dump template, and compiles it with sample values of its variables. Fails if that
+/// succeeds for no link type. Looks names up, which may take long, for the last time.
 pub(crate) fn template(
     text: &str,
     link_types: &LinkTypes<'_>,

@@ -1,11 +1,11 @@
 //! A shard analyzes packets. It tries the trigger rules and scripts on batches of packets, learns
 //! fragments, and reports hits to [`Findings`] in the order of the packets.
 //!
-//! A shard has no thread and reads neither a clock nor the ring. It may move to another thread
-//! between two batches. It first tests up to 64 packets together to find the packets of interest,
-//! and then inspects each packet of interest. Most packets match no rule and are no fragments. The
-//! hits depend on the packets alone; the implementation of `Findings` decides what happens to the
-//! hits.
+//! A shard has no thread, reads no clock, and gets its packets from its caller. It may move to
+//! another thread between two calls. It first tests up to 64 packets together to find the packets
+//! of interest, and then inspects each packet of interest. Most packets match no rule and are no
+//! fragments. The hits depend on the packets alone; the implementation of `Findings` decides what
+//! happens to the hits.
 
 use std::{
     collections::BTreeMap,
@@ -113,8 +113,8 @@ pub(crate) struct KnownRule {
     pub(crate) name: String,
     /// Whether matches of the rule are hits.
     pub(crate) is_enabled: bool,
-    /// Number of matching packets that shards reported as hits while the rule was enabled. Any
-    /// thread may read it; it is ordered with no other access. `None` for scripts.
+    /// Number of hits of the rule while the rule was enabled, found by shards or by the scan of the
+    /// past. Any thread may read it; it is ordered with no other access. `None` for scripts.
     pub(crate) hits: Option<Arc<AtomicU64>>,
     /// For a module: the maximum number of its open dumps. `None` for rules and scripts.
     pub(crate) dumps_max: Option<u64>,
@@ -327,7 +327,7 @@ impl Shard {
         }
     }
 
-    /// Counts the flows of a chunk of consecutive records, the first of which is `first`.
+    /// Counts the flows of a chunk, whose first record is `first`.
     fn count_flows(&mut self, (producer, first): (usize, u64), chunk: &Chunk<'_>) {
         for (number, run) in chunk.runs() {
             if let Some(flows) = &mut self.flows
@@ -341,7 +341,7 @@ impl Shard {
         }
     }
 
-    /// Analyzes the records of a chunk that belong to one interface.
+    /// Analyzes a run of records of one interface in a chunk.
     fn inspect_run<'p>(
         &mut self,
         (producer, interface): (usize, u16),

@@ -59,8 +59,8 @@ pub(crate) struct Rule {
     /// Compiled if the rule may run without the rule set, or has parts that the rule set does not
     /// decide.
     pub(crate) prepared: PreparedFilter,
-    /// Number of matching packets that shards reported as hits while the rule was enabled. The
-    /// analyzer counts, any thread may read. The number is ordered with no other access.
+    /// Number of hits of the rule while the rule was enabled, found by shards or by the scan of the
+    /// past. The analyzer counts, any thread may read. The number is ordered with no other access.
     pub(crate) hits: Arc<AtomicU64>,
     pub(crate) is_enabled: bool,
     /// The scan of the past for the rule. Each shard notes from which records on it tries the rule.

@@ -1,5 +1,5 @@
-//! Alerts of an IDS. The analyzer acts on each alert at its time plus a configured delay: in packet
-//! time from files, in ring time live.
+//! Alerts of an IDS. The analyzer acts on an alert when the alert's time plus a configured delay
+//! has passed (in packet time from files, in ring time live), or at the end of the recording.
 
 use std::{
     collections::BTreeMap,

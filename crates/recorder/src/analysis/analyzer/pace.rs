@@ -32,8 +32,8 @@ pub(super) struct ClockPacer {
 }
 
 impl ClockPacer {
-    /// Used only live. With scripts the stride is at most 64 packets instead of 512, because a
-    /// script may suddenly become slow.
+    /// Strides are used only live. With scripts a stride is at most 64 packets instead of 512,
+    /// because a script may suddenly become slow.
     pub(super) fn new(are_scripts: bool) -> Self {
         Self {
             stride: 1,

@@ -161,7 +161,8 @@ impl Core {
         }
     }
 
-    /// The number of overwritten packets that a rule might have matched, of `lapped` packets.
+    /// How many of `lapped` packets that were not analyzed a rule might have matched: all of these
+    /// packets or 0.
     pub(super) fn unseen_of(&self, lapped: u64) -> u64 {
         if self.director.armed && self.rules.values().any(|rule| rule.is_enabled) {
             lapped

@@ -567,8 +567,8 @@ fn live_a_place_is_free_when_its_file_is_finished() {
     assert_eq!(run.of_rule(0), 3);
 }
 
-/// A rule that is added later has limits like the other rules. The dumps of a removed rule stay
-/// open.
+/// The hits of rule 5 wait, and act after the rule was removed. They start half of the dumps of a
+/// minute; the hits of rule 0 start the other half.
 #[test]
 fn a_rule_that_is_added_has_its_share() {
     let limited = DirectorConfig {

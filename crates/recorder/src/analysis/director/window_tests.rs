@@ -1,4 +1,5 @@
-//! Windows of different lengths at the same time, compared with a slow model.
+//! Windows of different lengths at the same time: from files compared with a slow model, live
+//! compared with their deadlines.
 
 use super::*;
 use crate::analysis::terms::{DumpWindow, RuleLimits};
