@@ -169,7 +169,8 @@ pub(crate) fn shared<S: Serializer>(
 }
 
 /// Counts of alerts. An alert whose dump ends without a packet is counted twice: when it acts, and
-/// when the dump ends.
+/// when the dump ends. `with_start`, `found_start`, `frames_found` and `frames_missing` count only
+/// the first 4,096 alerts of each dump.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 #[serde(into = "AlertSummary")]
 pub struct AlertCounts {

@@ -71,7 +71,7 @@ pub enum RecorderEvent {
     Alert(AlertNews),
     /// Packets were given to a client.
     Exported(Export),
-    /// A client changed something, or a reload failed.
+    /// A change by a client or by a reload, or a failed attempt.
     Changed(Change),
     /// One or more requests or connections of clients were refused.
     Refused(Refusal),

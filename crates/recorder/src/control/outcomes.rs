@@ -48,7 +48,7 @@ pub(crate) struct OutcomeCounters {
     suppressed: [AtomicU64; Reason::ALL.len()],
     finished: AtomicU64,
     bytes: AtomicU64,
-    /// The latest ring time of a hit, ns; 0: no hit.
+    /// The latest ring time of a hit on which the director acted, ns; 0: no such hit.
     last_hit_ns: AtomicI64,
 }
 
@@ -118,7 +118,7 @@ impl RuleCounters {
         self.0.remove(&number);
     }
 
-    /// Notes the ring time of a hit.
+    /// Notes the ring time of a hit on which the director acts.
     pub(crate) fn note_hit(&self, rule: usize, time_ns: i64) {
         if let Some(counters) = self.0.get(&rule) {
             counters.last_hit_ns.fetch_max(time_ns, Relaxed);
@@ -295,8 +295,8 @@ impl Outcomes {
         Some(Arc::clone(name))
     }
 
-    /// The latest ring time of a hit of the rule with this name, ns. `None`: no hit, or the name
-    /// has no separate counters.
+    /// The latest ring time of a hit of the rule with this name on which the director acted, ns.
+    /// `None`: no such hit, or the name has no separate counters.
     pub(crate) fn last_hit_ns(&self, name: &str) -> Option<i64> {
         let names = lock(&self.names);
         let last_ns = names.series.get(name)?.counters.last_hit_ns.load(Relaxed);

@@ -2,8 +2,8 @@
 //!
 //! Each shard tries a new rule from some record of each producer on, and notes these records when
 //! it applies the change. The scan (`start/rule_scan.rs`) tries the records before. So each packet
-//! is tried once, by a shard or by the scan. Until the scan has ended, hits that shards find wait
-//! in the analyzer, because the hits of the scan are older.
+//! is tried at most once, by a shard or by the scan. Until the scan has ended, hits that shards
+//! find wait in the analyzer, because the hits of the scan are older.
 
 use std::{
     sync::{Arc, Condvar, Mutex},

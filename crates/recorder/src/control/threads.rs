@@ -32,10 +32,10 @@ pub struct ThreadStatus {
     pub analysis: Option<AnalysisLedger>,
 }
 
-/// What happened to the packets of one analyzer: `stored = analyzed + missed + unread`.
+/// What happened to the packets of one shard: `stored = analyzed + missed + unread`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnalysisLedger {
-    /// Packets that were analyzed.
+    /// Packets that were analyzed, or skipped because no hits are wanted.
     pub analyzed: u64,
     /// Packets that were overwritten before they were analyzed.
     pub missed: u64,
@@ -84,8 +84,8 @@ pub(crate) struct DividedAnalysis {
 }
 
 impl RecorderShared {
-    /// The running threads of the data path. From files the list is empty. `reading`: the ledger of
-    /// all analyzers.
+    /// The running threads of the data path. From files the list is empty. `reading`: the reading
+    /// ledger of the recorder.
     pub(crate) fn threads(&self, reading: &AnalyzerReading) -> Vec<ThreadStatus> {
         if !self.is_live() {
             return Vec::new();
@@ -115,7 +115,7 @@ impl RecorderShared {
         };
         let shard = number(thread, prefix)?;
         let counters = shards.get(shard)?;
-        // Read before the stored packets, which are never fewer.
+        // Read before the stored packets: packets that are stored in between count as unread.
         let seen = (
             counters.analyzed.load(Relaxed),
             counters.missed.load(Relaxed),
@@ -158,7 +158,7 @@ fn number(thread: &str, prefix: &str) -> Option<usize> {
     thread.strip_prefix(prefix)?.parse().ok()
 }
 
-/// Processor time of a thread of this process (proc_pid_schedstat(5)).
+/// Processor time of a thread of this process (Linux: Documentation/scheduler/sched-stats.rst).
 fn cpu_time(thread: u32) -> Option<Duration> {
     let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
     Some(Duration::from_nanos(text.split(' ').next()?.parse().ok()?))
