@@ -244,8 +244,8 @@ impl ActiveDump {
         (self.order.from_ns..=self.end_ns).contains(&time_ns)
     }
 
-    /// Adds a packet that the filter matches to the waiting packets, if the packet is in the
-    /// window.
+    /// Adds a packet that the filter matches to the waiting packets, if the packet is in the window
+    /// and, for the dump of an alert, in the alert's scope.
     pub(super) fn take(
         &mut self,
         packet: &Packet<'_>,

@@ -17,7 +17,7 @@ use crate::control::lock;
 pub(super) const BLOCK_BYTES: usize = LARGE_BYTES - 2 * UNIT - 64 * 1024;
 /// Bytes of a huge page.
 const LARGE_BYTES: usize = 2 << 20;
-/// Memory of more than this many bytes is in huge pages.
+/// Memory of more than this many bytes is in transparent huge pages, if the system has free ones.
 const SMALL_BYTES_MAX: usize = 256 * 1024;
 /// Most unused blocks that are kept: more than the blocks that one dump can have in flight.
 const SPARE_MAX: usize = 16;
@@ -92,7 +92,7 @@ impl DerefMut for BlockMemory {
 }
 
 impl Block {
-    /// A block with the memory of a huge page.
+    /// A block with [`LARGE_BYTES`] of memory.
     fn large() -> io::Result<Self> {
         Ok(Self {
             memory: BlockMemory::new(LARGE_BYTES - 2 * UNIT)?,
@@ -167,8 +167,8 @@ impl Write for Block {
 }
 
 impl SpareBlocks {
-    /// A block with the memory of a huge page, if the system provides huge pages. The caller must
-    /// [`start`](Block::start) the block: a reused block still has its old bytes.
+    /// A block with [`LARGE_BYTES`] of memory; an empty block if the system has not enough memory.
+    /// The caller must [`start`](Block::start) the block: a reused block still has its old bytes.
     pub(super) fn take(&self) -> Block {
         let mut state = lock(&self.0);
         let block = state.blocks.pop();
