@@ -204,8 +204,8 @@ impl ScopeFilter {
     }
 }
 
-/// Whether a frame that the alert's dump selects, and that has the alert's stamp, is the alerted
-/// frame.
+/// Whether a frame that the alert's dump selects has the direction and the ICMP type and code of
+/// the alert's frame. The caller compares the stamps.
 pub(crate) fn is_alerted(alert: &Alert, link_type: LinkType, data: &[u8]) -> bool {
     let Some(tuple) = alert.tuple else {
         return true;

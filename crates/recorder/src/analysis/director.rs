@@ -47,7 +47,7 @@ use crate::{
     },
 };
 
-/// The rule number of alerts, which match no configured rule. All configured rules have smaller
+/// The rule number of IDS alerts, which match no configured rule. All configured rules have smaller
 /// numbers.
 pub(crate) const ALERT: usize = usize::MAX - 1;
 /// The rule number of triggers by hand.
@@ -60,7 +60,7 @@ pub(crate) const ALERTS_OF_DUMP: u64 = 65_536;
 pub(crate) struct DirectorConfig {
     /// Offline: how late a packet may be, ns. Live: 0.
     pub(crate) hold_ns: i64,
-    /// Number of rules at the start. The rules are numbered from 0.
+    /// Number of rules at the start, with scripts and modules. They are numbered from 0.
     pub(crate) rules: usize,
     pub(crate) limits: SharedLimits,
     /// Whether the first dump of any rule disarms all rules.

@@ -2,8 +2,8 @@
 //!
 //! Ended flows go to one receiver through a bounded channel. Live, a shard waits for the receiver
 //! only at the end of the recording. If too many flows of a live shard wait for room, they are only
-//! counted ([`FlowCounts::untold`]). From files, the shard waits, so that all flows are reported,
-//! in the same order in every run. If requested, a live shard also sends the traffic of its flows
+//! counted ([`FlowCounts::untold`]). From files, the shard waits, so that all flows are reported.
+//! If requested, a live shard also sends the traffic of its flows
 //! about once a second, as a slice. If the channel of slices is full, the shard keeps counting in
 //! the same slice.
 
@@ -59,7 +59,7 @@ pub struct FlowCounts {
     pub timed_out: u64,
     /// TCP connections that ended because another connection of the same addresses and ports began.
     pub reused: u64,
-    /// Flows that were dropped for other flows because the table was full.
+    /// Flows that were dropped to make room for other flows.
     pub evicted: u64,
     /// Flows that were active when the recording ended.
     pub finished: u64,

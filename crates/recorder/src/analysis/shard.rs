@@ -4,7 +4,7 @@
 //! A shard has no thread, reads no clock, and gets its packets from its caller. It may move to
 //! another thread between two calls. It first tests up to 64 packets together to find the packets
 //! of interest, and then inspects each packet of interest. Most packets match no rule and are no
-//! fragments. The hits depend on the packets alone; the implementation of `Findings` decides what
+//! fragments. The hits do not depend on the thread. The implementation of `Findings` decides what
 //! happens to the hits.
 
 use std::{

@@ -4,7 +4,7 @@
 //! in order, and about each packet once, before the shard uses the chunk for anything else. While
 //! no hits are wanted, the shard asks only modules. The answers are stored as bits, one for each
 //! packet of the chunk. From files, the answers depend only on the packets and their order, not on
-//! where chunks end.
+//! where chunks end, except in the two cases that [`Runner`] names.
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 

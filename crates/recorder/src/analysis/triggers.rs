@@ -160,8 +160,8 @@ impl SharedRules {
         lock(&self.rules).link_types().collect()
     }
 
-    /// Adds a rule that was checked for all link types. A shard ignores matches of the rule until
-    /// it has applied [`RuleChange::Add`]. Call [`Self::join`] afterwards.
+    /// Adds a rule for the known link types. A shard ignores matches of the rule until it has
+    /// applied [`RuleChange::Add`]. Call [`Self::join`] afterwards.
     pub(crate) fn add(
         &self,
         number: usize,

@@ -42,7 +42,7 @@ impl Reason {
         Self::QueueFull,
     ];
 
-    /// The word that files and `--json` use; for a limit, the name of its option.
+    /// The word that files and `--json` use; for a limit, its key in the configuration.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,9 +1,9 @@
 //! The outcomes of hits by rule, for long-term monitoring.
 //!
-//! Rules are added and removed, and there may be thousands. [`SERIES_MAX`] names have separate
-//! counters; the other rules share one set. A removed rule keeps its counters until another rule
-//! needs their place. Counters never decrease, except for a name that lost its counters and was
-//! added again.
+//! Rules are added and removed, and there may be thousands. Up to [`SERIES_MAX`] names have
+//! separate counters; the other rules share one set. A removed rule keeps its counters until
+//! another rule needs their place. Counters never decrease, except for a name that lost its
+//! counters and was added again.
 
 use std::{
     collections::{BTreeMap, HashMap, btree_map::Entry},
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// Names with separate counters.
+/// Maximum number of names with separate counters.
 const SERIES_MAX: usize = 256;
 
 /// The outcomes of the hits of one rule, or of all rules without separate counters.
