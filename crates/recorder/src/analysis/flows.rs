@@ -3,9 +3,8 @@
 //! Ended flows go to one receiver through a bounded channel. Live, a shard waits for the receiver
 //! only at the end of the recording. If too many flows of a live shard wait for room, they are only
 //! counted ([`FlowCounts::untold`]). From files, the shard waits, so that all flows are reported.
-//! If requested, a live shard also sends the traffic of its flows
-//! about once a second, as a slice. If the channel of slices is full, the shard keeps counting in
-//! the same slice.
+//! If requested, a live shard also sends the traffic of its flows about once a second, as a slice.
+//! If the channel of slices is full, the shard keeps counting in the same slice.
 
 use std::{
     ops::Range,

@@ -11,7 +11,7 @@ use serde::Serialize;
 /// some of these texts.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// A change by a client, or a failed attempt.
+/// A change by a client or by a reload, or a failed reload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Change {

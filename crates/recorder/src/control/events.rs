@@ -71,7 +71,7 @@ pub enum RecorderEvent {
     Alert(AlertNews),
     /// Packets were given to a client.
     Exported(Export),
-    /// A change by a client or by a reload, or a failed attempt.
+    /// A change by a client or by a reload, or a failed reload.
     Changed(Change),
     /// One or more requests or connections of clients were refused.
     Refused(Refusal),
@@ -104,7 +104,8 @@ pub struct Export {
     /// unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// End of the answer, RFC 3339.
+    /// End of the answer (of the request if it failed), RFC 3339; `None`: the newest packet, or
+    /// unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// Most bytes of each packet; `None`: all recorded bytes.
