@@ -23,7 +23,7 @@ use crate::{
 pub struct ThreadStatus {
     /// The thread's name, as `ps -T` shows it.
     pub name: String,
-    /// Processor time; `None`: the kernel does not tell it.
+    /// Processor time; `None`: unknown.
     pub cpu: Option<Duration>,
     /// Packets that the thread stored in the ring; `None`: the thread does not capture.
     pub stored: Option<u64>,
