@@ -44,7 +44,8 @@ pub(crate) struct RecorderShared {
     pub(crate) costs: DumpCosts,
     /// The counters of each shard.
     pub(crate) shards: Mutex<Vec<Arc<ShardCounters>>>,
-    /// The readers of shards; empty if the analyzer analyzes all packets.
+    /// How packets are divided among the readers of shards; empty if the analyzer analyzes all
+    /// packets.
     pub(crate) divided: OnceLock<DividedAnalysis>,
     /// The modules of each shard: number, name for messages, and counters.
     pub(crate) modules: Mutex<Vec<(usize, String, Arc<ModuleCounters>)>>,

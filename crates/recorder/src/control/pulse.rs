@@ -56,7 +56,7 @@ impl ThreadPulses {
         all.iter().filter_map(turns).collect()
     }
 
-    /// The calling thread is the one that has the pulse of this name.
+    /// Notes that the calling thread has the pulse of this name.
     pub(crate) fn enter(&self, thread: &str) {
         let id = gettid().as_raw_nonzero().get().cast_unsigned();
         let mut all = lock(&self.0);

@@ -41,8 +41,8 @@ pub struct AnalysisLedger {
     pub missed: u64,
     /// Packets in the ring that are not analyzed yet.
     pub unread: u64,
-    /// The longest time for which the thread analyzed packets without looking at the clock or at
-    /// its source, about the longest call of a script.
+    /// The longest time between two readings of the clock while packets of the shard were analyzed.
+    /// A slow call of a script shows here.
     pub longest: Duration,
 }
 
@@ -75,7 +75,7 @@ impl ShardCounters {
     }
 }
 
-/// The readers of shards, and how packets are divided among them.
+/// How packets are divided among the readers of shards.
 #[derive(Debug)]
 pub(crate) struct DividedAnalysis {
     pub(crate) placement: AnalysisPlacement,
@@ -140,7 +140,8 @@ impl RecorderShared {
 }
 
 impl AnalysisLedger {
-    /// An inserter may analyze packets just before it publishes them.
+    /// `stored` may be less than the analyzed packets: an inserter may analyze packets just before
+    /// it publishes these packets.
     fn new((analyzed, missed): (u64, u64), stored: u64, counters: &ShardCounters) -> Self {
         let longest_ns = counters.longest_ns.load(Relaxed);
         let longest_ns = longest_ns.max(counters.longest_before_ns.load(Relaxed));
