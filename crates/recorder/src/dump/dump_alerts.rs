@@ -1,8 +1,8 @@
 //! The alerts of a dump: the frame that each alert is about, and whether the dump has that frame.
 //!
-//! If an alert arrives before the dump writes the alert's frame, the dump marks the frame in the
-//! file. The sidecar lists the first 1,000 alerts by stamp, with the number of each frame in the
-//! file if the number is known.
+//! If an alert arrives before the dump writes the alert's frame, the dump marks the frame in a
+//! pcapng file. The sidecar lists the 1,000 alerts with the earliest stamps, with the number of
+//! each frame in the file if the number is known.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -45,7 +45,7 @@ const LISTED_MAX: usize = 1000;
 pub(super) struct DumpAlerts {
     /// The alert that opened the dump.
     first: Option<Arc<Alert>>,
-    /// The first [`TRACKED_MAX`] alerts, by stamp, µs, and then in the order of arrival.
+    /// The first [`TRACKED_MAX`] alerts that arrived, sorted by stamp, µs, and then by arrival.
     alerts: BTreeMap<(i64, usize), TrackedAlert>,
     /// Number of further alerts.
     untracked: u64,
@@ -86,8 +86,8 @@ pub(crate) struct AlertEntry {
     #[serde(flatten, serialize_with = "shared")]
     identity: Arc<AlertIdentity>,
     /// Whether the alert's frame is in the dump. `None`: the alert is about no frame on the wire,
-    /// or it is unknown. The dump may have forgotten stamps of written packets, or may have failed
-    /// before it wrote the frame.
+    /// or the dump does not know. It may have forgotten stamps of written packets, or may have
+    /// failed before it wrote the frame.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) frame: Option<bool>,
     /// The number of the alert's frame in the file, from 1, if the number is known.
@@ -230,8 +230,8 @@ impl DumpAlerts {
     }
 
     /// Counts the alerts of a finished dump by result, and forgets them: compression may take long.
-    /// Returns news about alerts for which the dump has no packet. `is_whole`: all packets that the
-    /// dump got are in its files.
+    /// If the dump has no packet, returns news about its tracked alerts. `is_whole`: all packets
+    /// that the dump got are in its files.
     pub(super) fn count(
         &mut self,
         counters: &AlertCounters,

@@ -12,8 +12,8 @@
 //!
 //! A bucket with packets that wait for their turn stays held. Few buckets are held, because only
 //! the packets of the last milliseconds wait. If more than an eighth of the ring's buckets are held
-//! (a queue without watermark), the dumper emits their packets at once. The file is sorted when it
-//! is finished. Packets that still wait then, because a sink has no room, are lost.
+//! (a queue without watermark), the dumper emits their packets at once, and drops the packets for
+//! which a sink has no room. The file is sorted when it is finished.
 
 mod finishing;
 mod opening;
@@ -85,7 +85,7 @@ pub(crate) struct DumperParts {
     pub(crate) progress: DumperProgress,
     /// Marks the flows of dumps' packets; `None`: nothing is shed.
     pub(crate) marks: Option<Arc<Marks>>,
-    /// Runs a command for each finished dump; `None`: there is no command.
+    /// Runs a command for finished dumps; `None`: there is no command.
     pub(crate) post: Option<PostQueue>,
     pub(crate) reproducible: bool,
     /// The origin of all dumps.
@@ -174,8 +174,8 @@ impl Dumper {
     /// gone, no dump is open and no sink has work.
     pub(crate) fn wait(&mut self) -> bool {
         self.pulse.beat();
-        // The last round may have taken the analyzer's `Wake` message before the request was
-        // visible.
+        // The last round may have checked the gate before the analyzer passed on the request, and
+        // then have taken the analyzer's `Wake` message.
         if self.asked.is_some() || self.parts.common.gate.asked_of_dumper().is_some() {
             return true;
         }

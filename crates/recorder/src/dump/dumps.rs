@@ -341,8 +341,8 @@ impl Dumps {
         }
     }
 
-    /// Removes dumps whose sinks have no room any more from this visit. These dumps leave this
-    /// bucket and the next buckets of the pass unread.
+    /// Removes dumps that are full, or whose sinks have no room any more, from this visit. These
+    /// dumps leave this bucket and the next buckets of the pass unread.
     pub(super) fn leave_out_full(&mut self, visit: &mut BucketVisit, reach: &Reach) {
         let unread_ns = visit.info.min_ns.min(visit.until_ns);
         let unread_ns = unread_ns.min(reach.frontier_ns);
@@ -484,7 +484,8 @@ impl Dumps {
         }
     }
 
-    /// Stops these following dumps, until the thread has compiled their filters for new link types.
+    /// Stops these following dumps, until the thread `dump-compiler` has compiled their filters for
+    /// new link types.
     pub(super) fn wait_for_filters(&mut self, ids: Vec<u64>) {
         self.leave(ids, self.passed.frontier_ns);
     }

@@ -70,7 +70,7 @@ pub(crate) struct FileFacts {
     /// The source of further numbers if a name is taken.
     pub(crate) next_number: Arc<AtomicU64>,
     pub(crate) heading: Heading,
-    /// The name of the dump's rule; `None`: a command or an alert triggered the dump.
+    /// The name of the dump's rule; `None`: a dump without a rule, by hand or of an IDS alert.
     pub(crate) rule_name: Option<Arc<str>>,
 }
 
@@ -139,7 +139,7 @@ impl DumpFile {
         captures.chain(streams).collect()
     }
 
-    /// Makes the first file under the first free name.
+    /// Makes the first file under a free name.
     fn create_first(&mut self, piece: &EncodedPiece) -> io::Result<()> {
         let mut again = 1;
         while again < NAME_TRIES {
@@ -434,7 +434,7 @@ impl Drop for DumpFile {
 /// may take as long as the disk takes. Errors have the system's text, in words for the user. After
 /// an error only the sidecar is still written.
 impl DumpFile {
-    /// Makes the first file with its first piece. Called once, before all other functions.
+    /// Makes the first file with its first piece. Called once, before any other piece is written.
     pub(super) fn create(&mut self, piece: &EncodedPiece) -> io::Result<()> {
         let created = self.directory.make();
         let created = created.and_then(|()| self.create_first(piece));
@@ -502,9 +502,10 @@ impl DumpFile {
         }
     }
 
-    /// Writes the sidecar through a `.part` file. Returns false if no capture file of the dump
-    /// exists any more: the dump was deleted, or another process replaced its captures. If the
-    /// sidecar of a compressed dump cannot be written, the plain files and the old sidecar stay.
+    /// Writes the sidecar through a `.part` file. Returns false if the dump was deleted. If another
+    /// process replaced its captures, returns false for a plain dump, and an error for a dump that
+    /// was just compressed. If the sidecar of a compressed dump cannot be written, the plain files
+    /// and the old sidecar stay.
     pub(super) fn sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
         let mut written = self.write_sidecar(sidecar);
         if matches!(written, Ok(false)) && !self.plain.is_empty() && !self.is_deleted() {

@@ -1,5 +1,5 @@
-//! Later fragments that a dump keeps until their first fragment arrives, within a budget of bytes
-//! that all dumps share.
+//! Later fragments that a dump keeps until their first fragment arrives, live within a budget of
+//! bytes that all dumps share.
 //!
 //! Every open dump of a flow keeps its own copies of fragments that may belong to its flow. Without
 //! the budget, fragments without a first fragment could take the memory of 1,024 packets in each of

@@ -56,8 +56,8 @@ pub struct DumpTotals {
     pub packets: u64,
     /// Captured bytes of the packets in the dumps' files.
     pub bytes: u64,
-    /// Number of dumps that lack packets, by cause ([`Missing::cause`](crate::Missing::cause)). A
-    /// dump may have several causes.
+    /// Number of dumps by the causes in their reports ([`Missing::cause`](crate::Missing::cause)).
+    /// A dump may have several causes.
     pub missing: BTreeMap<&'static str, u64>,
 }
 
@@ -128,7 +128,7 @@ impl DumpLog {
         lock(&self.0).totals.clone()
     }
 
-    /// The newest dumps in the order of their triggers, and the counts of all older dumps.
+    /// The newest dumps in the order of their numbers, and the counts of all older dumps.
     pub(crate) fn summary(&self) -> (Vec<Arc<DumpReport>>, DumpCounts) {
         let logged = lock(&self.0);
         let (mut last, before) = (Vec::from_iter(logged.last.iter().cloned()), logged.before);

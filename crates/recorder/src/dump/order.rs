@@ -124,7 +124,8 @@ pub(crate) struct DumpOrder {
     pub(crate) id: u64,
     /// The trigger's text, for names and reports.
     pub(crate) rule: String,
-    /// The number of the trigger rule, or the number that stands for alerts or for commands.
+    /// The number of the trigger rule, or the number that stands for IDS alerts or for dumps by
+    /// hand.
     pub(crate) rule_number: usize,
     /// The directory for the dump's files, below the directory of the dumps.
     pub(crate) into: Option<SubDirectory>,
@@ -134,7 +135,7 @@ pub(crate) struct DumpOrder {
     pub(crate) caller: Option<Arc<str>>,
     /// The reason, if the trigger names a reason.
     pub(crate) reason: Option<Arc<str>>,
-    /// The name of the dump's rule; `None`: a command or an alert triggered the dump.
+    /// The name of the dump's rule; `None`: a dump without a rule, by hand or of an IDS alert.
     pub(crate) rule_name: Option<Arc<str>>,
     pub(crate) window: DumpWindow,
     /// Producer, record and interface of the trigger packet. `None`: a command or an alert

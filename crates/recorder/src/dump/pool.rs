@@ -12,8 +12,8 @@
 //!
 //! All sinks share a budget of bytes that are encoded and not written yet. A queue may grow to half
 //! of the rest of the budget (dynamic thresholds, Choudhury and Hahne 1998). So a sink that makes
-//! no progress takes a third of the budget at most, and other sinks go on. A sink without room
-//! delays only its own dump, whose packets stay in the ring.
+//! no progress takes at most about a third of the budget, and other sinks go on. A sink without
+//! room delays only its own dump, whose packets stay in the ring.
 //!
 //! A sink has two lanes, each in its own order. One lane writes blocks to the disk, the other adds
 //! the blocks to the SHA-256 digests. Different workers may work on the two lanes of one sink. So
@@ -221,8 +221,8 @@ impl Pool {
         self.shared.limits.spares.trim();
     }
 
-    /// Panics if a worker has ended. Workers end only with the pool, or when they panic, and a
-    /// worker that panicked never reports its work.
+    /// Panics if a worker has ended. Workers end only with the pool, or after a worker panicked,
+    /// and a worker that panicked never reports its work.
     fn look(&self) {
         let is_gone = self.writers.iter().any(JoinHandle::is_finished);
         assert!(!is_gone, "a thread that writes dumps panicked");

@@ -1,6 +1,6 @@
-//! Runs a command for each finished dump, without a shell. Separate threads start the command, wait
-//! for its end, and end a command that takes too long. Only the end of the recording waits for
-//! these threads.
+//! Runs a command for finished dumps, without a shell. Separate threads start the command, wait for
+//! its end, and end a command that takes too long. Only the end of the recording waits for these
+//! threads.
 //!
 //! The command has the identity and the privileges of the threads. The threads start before the
 //! recorder gives up its privileges, so a command may have another identity than the recorder.
@@ -73,7 +73,7 @@ impl fmt::Debug for PostConfig {
 /// the dump's captures are appended to the arguments.
 ///
 /// A value never starts an option: if a value with a leading `-` begins an argument, the value gets
-/// `./` in front. The text of `{rule}` is free text of an API admin.
+/// `./` in front. The text of `{rule}` may be free text of an API admin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostCommand(Vec<String>);
 

@@ -125,7 +125,7 @@ pub struct DumpReport {
     /// triggered a rule: the name of the rule.
     pub rule: String,
     /// The name of the rule: as given, or its position among the triggers at the start, from 1.
-    /// Absent for dumps by hand and dumps of alerts.
+    /// Absent for dumps by hand and of IDS alerts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule_name: Option<String>,
     /// The person who asked for the dump, if the trigger names a person.

@@ -72,7 +72,7 @@ pub(crate) struct SidecarFacts {
     /// field `expression`.
     #[serde(rename = "filter")]
     pub(crate) expression: String,
-    /// The packet that triggered the dump. `None`: triggered by hand or by an alert.
+    /// The packet that triggered the dump. `None`: triggered by a command or an alert.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) trigger_packet: Option<TriggerPacket>,
     /// The first alerts that the dump belongs to. Absent if the dump belongs to no alert.

@@ -28,7 +28,7 @@ const COMPRESSED_MAX: usize = 1000;
 const LACKED_SIDECAR: &str = "not compressed: it lacked its sidecar";
 
 impl Dumper {
-    /// Finishes the dumps whose window is closed and wholly read, and whose losses are known.
+    /// Finishes the dumps that are [ready](is_ready).
     pub(super) fn complete(&mut self, reach: &Reach) {
         let parts = &self.parts;
         let is_done = |dump: &ActiveDump| is_ready(parts, dump, reach);
@@ -176,7 +176,8 @@ impl Dumper {
         }
     }
 
-    /// The compression of a dump has ended: its files are compressed, or plain because of an error.
+    /// The compression of a dump has ended: its files are compressed, plain because of an error, or
+    /// deleted.
     fn compressed_or_not(&mut self, id: u64, ending: DumpEnding) {
         let report = ending.report();
         let note = ending.sink.held().note.clone();
