@@ -344,7 +344,8 @@ impl QueryAnswer {
     /// the ring; all interfaces, if the ring has none of these.
     ///
     /// A follow also writes statistics about every second, and flushes `out` after each pass over
-    /// the ring. If it has written the last packet before it ends, that packet has no comment.
+    /// the ring. If the follow has written the last packet before the end, that packet has no
+    /// comment.
     /// `out` may block: packets that are overwritten meanwhile are reported.
     ///
     /// # Errors

@@ -13,9 +13,10 @@
 //! that is never dry would get no analysis at all. So after [`NEVER_DRY_NS`] the inserter analyzes
 //! for up to [`TURN_NS`] each time when it has stored half of its share of the ring.
 //!
-//! If the backlog lasts ([placement](super::placement)) and a CPU is free, the reader and its shard
-//! go to the analyzer's thread, which reads on from the same record. The inserter takes the reader
-//! and the shard back when it is no longer overloaded and the analyzer has read everything.
+//! If the inserter is overloaded ([placement](super::placement)) and a CPU is free, the reader and
+//! its shard go to the analyzer's thread, which reads on from the same record. The inserter takes
+//! the reader and the shard back when it is no longer overloaded and the analyzer has read
+//! everything.
 
 use std::{
     ops::Deref,
@@ -36,8 +37,8 @@ use crate::{
 
 /// Bytes of a record in the ring in addition to the packet.
 pub(crate) const DESCRIPTOR_BYTES: u64 = 16;
-/// After an inserter has stored one part in 8 of its share of the ring in plain frames, its next
-/// publication wakes the analyzer in any case.
+/// After an inserter has stored one part in 8 of its share of the ring since it last woke the
+/// analyzer, its next publication wakes the analyzer in any case.
 const RING_SHARE: u64 = 8;
 /// If a source was not dry for this time, ns, its packets are analyzed although more packets wait.
 const NEVER_DRY_NS: i64 = 100_000_000;

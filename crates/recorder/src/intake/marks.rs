@@ -198,7 +198,7 @@ impl Marks {
         }
     }
 
-    /// The mark of a flow, for a packet that would otherwise be shed.
+    /// The mark of a flow, for a packet that is to be shed or whose flow may be shunted.
     pub(crate) fn of(
         &self,
         key: &BiflowKey,

@@ -55,7 +55,7 @@ pub(crate) struct Intake {
     pub(crate) producers: usize,
 }
 
-/// Packets since the start of the source of an interface, for the statistics of the interface in
+/// Packets of the source of an interface since the start, for the statistics of the interface in
 /// the answer to a query. `None`: unknown.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct InterfaceCounts {

@@ -7,19 +7,21 @@
 //! keep up and a CPU is free, a thread takes over, with the ring as its long queue.
 //! `docs/dev/analyzers.md` compares the rule with the lemma.
 //!
-//! **Overload.** An inserter is overloaded if its source has not run dry for more than
+//! **Overload.** An inserter is *dry* when its source has no packets and no packets are left for
+//! the inserter to analyze. An inserter is overloaded if it was not dry for more than
 //! [`WAITING_NS_MAX`]. It is also overloaded if it has stored more than a 16th of its share of the
-//! ring since the source was dry. An engine that rests, to be woken less often, delivers many
-//! packets at once after each rest. That is no overload, so a time as long as the rest does not
-//! count after the rest. An inserter that needs the part `u` of its time catches up with a rest `r`
-//! in the time `r * u / (1 - u)`. So a rest alone looks like overload if `u` is above
-//! `(r + 5) / (2 * r + 5)`, with `r` in ms. That is 55 % after the longest rest, of 24 ms, and 69 %
-//! after a rest of 4 ms. With the 5 ms alone, these limits would be 17 % and 56 %. At full link
-//! speed, half of an engine's buffer may fill during a rest. The time that does not count is not
-//! longer than the rest.
+//! ring since it was dry, or if its source lost packets during a long analysis.
+//!
+//! An engine that rests, to be woken less often, delivers many packets at once after each rest.
+//! That is no overload, so a time as long as the rest does not count after the rest. An inserter
+//! that needs the part `u` of its time catches up with a rest `r` in the time `r * u / (1 - u)`. So
+//! a rest alone looks like overload if `u` is above `(r + 5) / (2 * r + 5)`, with `r` in ms. That
+//! is 55 % after the longest rest, of 24 ms, and 69 % after a rest of 4 ms. With the 5 ms alone,
+//! these limits would be 17 % and 56 %. At full link speed, half of an engine's buffer may fill
+//! during a rest. The time that does not count is not longer than the rest.
 //!
 //! **Return.** The shard returns to the inserter when a thread has read all stored packets, and the
-//! source has run dry after [`HOLD_NS`] without overload. So there is at most one change in each
+//! inserter was dry after [`HOLD_NS`] without overload. So there is at most one change in each
 //! direction a second.
 //!
 //! Times and counts come from the caller: this module has no clock and no thread.
@@ -33,11 +35,12 @@ use retroscope_capture::REST_NS_MAX;
 
 use crate::start::config::Analyzers;
 
-/// An inserter whose source does not run dry for longer than this is overloaded, ns. After a rest
-/// of the engine, the time starts later, by the length of the rest.
+/// An inserter is overloaded if its source has more packets, or packets are left for the inserter
+/// to analyze, for longer than this, ns. After a rest of the engine, the time starts later, by the
+/// length of the rest.
 pub(crate) const WAITING_NS_MAX: i64 = 5_000_000;
-/// An inserter that stores more than one part in 16 of its share of the ring without running dry is
-/// overloaded.
+/// An inserter is overloaded if it stores more than one part in 16 of its share of the ring while
+/// its source has more packets, or packets are left for the inserter to analyze.
 const RING_SHARE: u64 = 16;
 /// How long an inserter must not have been overloaded before its shard returns, ns.
 pub(crate) const HOLD_NS: i64 = 1_000_000_000;
@@ -70,19 +73,19 @@ pub(crate) struct PlacementShared {
 pub(crate) struct ShardPlacement {
     placing: Arc<PlacementShared>,
     is_inline: bool,
-    /// Whether the source was dry at the last call of [`Self::observe_drain`]. `dry_ns` is the
-    /// monotonic time of the last call at which the source was dry, ns.
+    /// Whether the source was dry and no packets were left to analyze at the last call of
+    /// [`Self::observe_drain`]. `dry_ns` is the monotonic time of the last such call, ns.
     is_dry: bool,
     dry_ns: i64,
-    /// The time without running dry counts from this time on, ns: the last wake-up plus the length
-    /// of the rest before.
+    /// The time in which the inserter is not dry counts from this time on, ns: the last wake-up
+    /// plus the length of the rest before.
     due_ns: i64,
-    /// Bytes stored since `due_ns`, or since the source was last dry, whichever is later.
+    /// Bytes stored since `due_ns`, or since the inserter was last dry, whichever is later.
     bytes: u64,
     /// Time of the last overload, ns.
     limit_ns: i64,
-    /// While a thread analyzes: whether the source was dry after [`HOLD_NS`] without overload, and
-    /// there was no overload since.
+    /// While a thread analyzes: whether the inserter was dry after [`HOLD_NS`] without overload,
+    /// and there was no overload since.
     may_return: bool,
     /// Whether `at_limit` includes this inserter.
     is_counted: bool,
@@ -127,9 +130,9 @@ impl ShardPlacement {
         }
     }
 
-    /// The source was polled until `now_ns` of the monotonic clock. If it was dry before, its rest
-    /// is the time since then. The rest is at most [`REST_NS_MAX`], and at most the queueing delay
-    /// that the stamp of the first packet shows: silence on the link is no rest.
+    /// The source was polled until `now_ns` of the monotonic clock. If the inserter was dry before,
+    /// the source's rest is the time since then. The rest is at most [`REST_NS_MAX`], and at most
+    /// the queueing delay that the stamp of the first packet shows: silence on the link is no rest.
     pub(crate) fn observe_wait(&mut self, now_ns: i64, queueing_delay_ns: i64) {
         if self.is_dry {
             let rest_ns = now_ns.saturating_sub(self.dry_ns);
@@ -172,8 +175,8 @@ impl ShardPlacement {
     }
 
     /// At `now_ns` of the monotonic clock: the source lost packets while the analysis kept the
-    /// inserter busy. This is an overload. Returns whether the inserter must go on all the same, because
-    /// packets are to be analyzed inline.
+    /// inserter busy. This is an overload. Returns whether the inserter must go on all the same,
+    /// because packets are to be analyzed inline.
     pub(crate) fn observe_overlong(&mut self, now_ns: i64) -> bool {
         self.limit_ns = now_ns;
         if self.placing.analyzers == Analyzers::Auto && self.is_inline {

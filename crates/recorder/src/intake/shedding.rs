@@ -75,7 +75,8 @@ impl History {
         Some(self.limit.load(Relaxed)).filter(|limit| *limit < u64::MAX)
     }
 
-    /// Ends a period, if one is due. Returns a message if the limit changes.
+    /// Ends a period, if one is due. Returns a message if the limit changes, or if the goal cannot
+    /// be kept.
     fn period(&self, now_ns: i64, intake: &Intake) -> Option<String> {
         if now_ns < self.due_ns.load(Relaxed) {
             return None;
@@ -104,7 +105,7 @@ impl History {
 /// A class of flows: the filter for the first packet of a flow, and what is kept of each flow.
 pub(crate) type FlowClass = (Option<CaptureFilter>, Cutoff);
 
-/// The classes of flows, which may change. Inserters apply changes between two bursts.
+/// The classes of flows, which may change. Live inserters apply changes between two bursts.
 #[derive(Debug)]
 pub(crate) struct Cutoffs {
     classes: Mutex<Vec<FlowClass>>,
@@ -273,7 +274,7 @@ impl Shedding {
     }
 
     /// Limits flows to the bytes that the history goal allows, if there is a goal. Returns a
-    /// message if the limit changes.
+    /// message if the limit changes, or if the goal cannot be kept.
     pub(crate) fn follow_history(&mut self, now_ns: i64, intake: &Intake) -> Option<String> {
         let history = self.history.as_ref()?;
         let notice = history.period(now_ns, intake);
@@ -344,9 +345,9 @@ impl Shedding {
         self.lost = lost;
     }
 
-    /// Why a frame of this ring time is not kept; `None`: it is kept. From files, if the flow of a
-    /// frame that is to be shed may have a new mark, calls `drain_before`. `drain_before` stores
-    /// the earlier frames and waits until they are analyzed.
+    /// Why a frame of this ring time is not kept; `None`: it is kept. From files, if a new mark of
+    /// the flow may decide about the frame, calls `drain_before`. `drain_before` stores the earlier
+    /// frames and waits until they are analyzed.
     pub(crate) fn sheds(
         &mut self,
         (link_type, interface): (LinkType, u16),

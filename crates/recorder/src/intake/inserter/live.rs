@@ -15,7 +15,7 @@ use crate::{
 /// Longest wait of an inserter for its source while no dump needs its watermark: on a silent link,
 /// and on a link without hits. A dump that opens meanwhile gets no watermark of this inserter until
 /// the wait ends. If the dump's window ends earlier, the monotonic clock closes the window
-/// `WINDOW_GRACE` after its end. That time is longer than an engine holds packets back.
+/// `WINDOW_GRACE` after its end. `WINDOW_GRACE` is longer than an engine holds packets back.
 const UNAWAITED_SOURCE_WAIT: Duration = Duration::from_millis(40);
 
 // The first packet of a dump is in its file within 100 ms. Before that, the watermarks of all
@@ -46,7 +46,8 @@ struct Member {
     status: QueueStatus,
     /// When the engine's counters were last read, ns of the monotonic clock.
     read_ns: i64,
-    /// Packets that the source had lost at that time because its buffer was full.
+    /// Packets that were lost by congestion (`lost_by_congestion`) up to the last reading of the
+    /// engine's counters.
     read_lost: u64,
     /// Whether the user knows that the triggers take longer than the source's buffer lasts.
     has_warned: bool,

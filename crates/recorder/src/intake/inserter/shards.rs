@@ -230,7 +230,7 @@ struct JoinSet([AtomicU64; JOIN_WAYS]);
 #[derive(Debug)]
 struct JoinWriter {
     /// By set and entry: the hash of the pair to which the entry's pair is joined, without its
-    /// lowest bits. No entry has that pair itself, so joins make no loops.
+    /// lowest bits. That other pair has no entry itself, so joins make no loops.
     roots: Box<[[u64; JOIN_WAYS]]>,
     /// By set: number of pairs that were ever added.
     added: Box<[usize]>,

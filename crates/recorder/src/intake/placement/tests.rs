@@ -201,8 +201,7 @@ fn a_thread_takes_over_where_a_cpu_is_free() {
             handed_over,
             "{cpus} {threads} {inserters}"
         );
-        // The inserters that stayed inline end. The others return inline as soon as they have time
-        // again.
+        // The inserters that stayed inline end. The others return inline after `HOLD_NS`.
         assert_eq!(placing.at_limit.load(Relaxed), inserters);
         all.truncate(handed_over);
         assert_eq!(placing.at_limit.load(Relaxed), handed_over);
