@@ -1,6 +1,6 @@
 //! Runs a command for finished dumps, without a shell. Separate threads start the command, wait for
-//! its end, and end a command that takes too long. Only the end of the recording waits for these
-//! threads.
+//! its end, and end a command that takes too long. The dumper never waits for these threads. The
+//! end of the recording waits for them.
 //!
 //! The command has the identity and the privileges of the threads. The threads start before the
 //! recorder gives up its privileges, so a command may have another identity than the recorder.

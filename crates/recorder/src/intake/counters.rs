@@ -108,7 +108,7 @@ pub(crate) struct EngineReading {
     pub(crate) effects: Option<OffloadEffects>,
     pub(crate) xdp_mode: Option<XdpMode>,
     pub(crate) buffer: Option<SourceBuffer>,
-    /// Packets that the kernel dropped before the engine.
+    /// Packets that the kernel may have dropped before the engine.
     pub(crate) input_drops: InputDrops,
 }
 
