@@ -1,5 +1,5 @@
 //! Tests with packets that imitate the texts of a dump file, with files that another process
-//! replaced, and with file names that are taken.
+//! replaced, with a rename that fails, and with file names that are taken.
 
 use std::{
     fs,

@@ -108,7 +108,7 @@ impl fmt::Display for Missing {
 pub struct DumpReport {
     /// The common part of the files' names, as in [`StoredDump::id`](crate::StoredDump::id).
     pub id: String,
-    /// The capture file. If the dump failed, its `.part` name.
+    /// The capture file, usually with `.part` if the dump failed.
     #[serde(serialize_with = "lossy")]
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub file: PathBuf,

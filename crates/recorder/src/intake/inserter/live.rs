@@ -30,8 +30,8 @@ const _: () = assert!(
 /// decides whether flows keep fewer or more packets.
 const COUNTERS_PERIOD_NS: i64 = 10_000_000;
 /// Time between two readings of an engine's counters, ns, while no dump waits for counters. A
-/// reading of AF_PACKET's counters takes four system calls, 50 µs if the CPU was asleep: as long as
-/// a thousand small packets. Losses between two readings have no more precise time.
+/// reading of AF_PACKET's counters takes several system calls, 50 µs if the CPU was asleep: as long
+/// as a thousand small packets. Losses between two readings have no more precise time.
 const UNAWAITED_COUNTERS_PERIOD_NS: i64 = 100_000_000;
 /// After this time without a publication and a watermark, ns, an inserter ends its step even if the
 /// source never runs dry. The ring publishes by itself after 128 KiB or 4096 records, which small
