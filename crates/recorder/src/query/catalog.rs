@@ -1,8 +1,7 @@
 //! Finds finished dumps, and the stamps of which a dump is sure to have all packets.
 //!
-//! Dumps of this recording are in the recorder's log. Their reports say of which stamps they have
-//! all packets that match their filters. For dumps of other recordings, the losses are unknown
-//! here.
+//! The last dumps of this recording are in the recorder's log. Their reports say of which stamps
+//! they have all packets that match their filters. For other dumps, the losses are unknown here.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -33,7 +32,7 @@ pub(super) trait DumpCatalog: fmt::Debug + Send + Sync {
     /// listed.
     ///
     /// # Errors
-    /// The reason, in words: the file cannot be read, or the sidecar was changed.
+    /// The reason, in words, for example that the file cannot be read or the sidecar was changed.
     fn open(&self, dump: &CatalogDump) -> Result<(Box<dyn Read + Send>, StoredFile), String>;
 }
 
@@ -142,7 +141,7 @@ impl DumpCatalog for RecorderHandle {
 /// The reason why a capture file cannot be read.
 #[derive(Debug)]
 enum CaptureOpenError {
-    /// The dump or its file is missing, or differs from the list.
+    /// The dump or its file is missing, was changed, or cannot be read.
     Changed(String),
     /// Another reason, in words.
     Failed(String),
@@ -157,9 +156,9 @@ impl From<CommandError> for CaptureOpenError {
     }
 }
 
-/// Opens a file. If the file was changed, opens it once more: between two requests a compressed
-/// file may have replaced the plain file, which happens once. A disk that does not answer is not
-/// asked again.
+/// Opens a file. After [`CaptureOpenError::Changed`], opens the file once more: between two requests
+/// a compressed file may have replaced the plain file, which happens once. A disk that does not
+/// answer is not asked again.
 fn opened<T>(mut open: impl FnMut() -> Result<T, CaptureOpenError>) -> Result<T, String> {
     let first = match open() {
         Err(CaptureOpenError::Changed(_)) => open(),
@@ -223,7 +222,7 @@ fn claims(
     {
         return Vec::new();
     }
-    // If the clock was never set, stamps before the recording are not of this recording.
+    // If the clock was never set, no packet of this recording has a stamp from before its start.
     let is_steady = common.ring.steps().is_empty() && common.clock.count() == 0;
     let from_ns = if is_clipped("start") && is_steady {
         i64::MIN

@@ -41,7 +41,7 @@ pub(super) struct CandidateBucket {
     pub(super) reach_ns: (i64, i64),
 }
 
-/// The records of a producer that was used. Times are ring time.
+/// The records of a producer. Times are ring time.
 #[derive(Debug)]
 struct ProducerContents {
     /// The producer's number.
@@ -96,7 +96,7 @@ impl RegionContents {
     pub(super) fn read(attached: &Attached) -> Result<Self, CopyError> {
         // The order of these calls matters. Records that were published when the writer was read
         // are in buckets that are read later, or were overwritten by then. Interfaces and steps are
-        // stored before the records that refer to their numbers.
+        // stored before the records that need them.
         let writer = attached.writer()?;
         let before = attached.producers()?;
         let mut buckets = attached.buckets()?;
@@ -231,7 +231,7 @@ impl RegionContents {
     }
 
     /// No older record follows, ns of ring time: every producer with a promise excludes such
-    /// records. `None`: no producer promises anything, or all have ended.
+    /// records. `None`: each producer has ended or promises nothing.
     pub(super) fn promised_ns(&self) -> Option<i64> {
         let promises = self.producers.iter().map(|stored| stored.watermark_ns);
         promises
@@ -351,8 +351,8 @@ impl RegionContents {
     }
 
     /// The packets of a window that are missing according to the region. `without`: producers whose
-    /// losses another part of the query reports. `covered`: stamps of which dumps or
-    /// pins have all packets.
+    /// losses another part of the query reports. `covered`: stamps of which dumps or pins have all
+    /// packets.
     pub(super) fn missing(
         &self,
         window: &QueryWindow,
@@ -482,9 +482,9 @@ impl QueryWindow {
         self.is_movable
     }
 
-    /// Begins after an earlier answer, which reached up to this ring time. `offset_ns`: stamp minus
-    /// ring time. `None`: the time is no longer known, and record numbers show which packets are
-    /// later.
+    /// Begins the window at this ring time, for example that of the last packet of an earlier
+    /// answer. `offset_ns`: stamp minus ring time. `None`: the time is no longer known, and record
+    /// numbers show which packets are later.
     pub(super) fn resume(&mut self, ring_ns: Option<i64>, offset_ns: i64) {
         self.is_movable = false;
         self.from_ring_ns = ring_ns.unwrap_or(i64::MIN);
@@ -511,7 +511,8 @@ impl QueryWindow {
         self.to_ns = self.reported_ns.1.unwrap_or(self.to_ns);
     }
 
-    /// Moves the reported start back to this stamp of a packet in the answer, if it is earlier.
+    /// Moves the reported start back to this stamp of a packet in the answer, if the stamp is
+    /// earlier.
     pub(super) fn begin_by(&mut self, stamp_ns: i64) {
         self.reported_ns.0 = self.reported_ns.0.map(|from_ns| from_ns.min(stamp_ns));
     }
@@ -552,7 +553,7 @@ impl QueryWindow {
         (inside(first_ns), inside(last_ns))
     }
 
-    /// The whole reported window, for a loss of unknown time.
+    /// The whole reported window.
     pub(super) fn all(&self) -> (i64, i64) {
         let (from_ns, to_ns) = self.reported_ns;
         (from_ns.unwrap_or(self.from_ns), to_ns.unwrap_or(self.to_ns))

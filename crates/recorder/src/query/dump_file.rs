@@ -31,8 +31,8 @@ pub(super) struct CheckedCaptureFile {
     at: usize,
 }
 
-/// Bytes of memory of an open file; a larger packet takes more. A compressed file takes the
-/// window of its decompressor, 2 MiB, in addition.
+/// Bytes of memory of an open file; a larger packet takes more. A file that a recorder compressed
+/// takes the window of its decompressor, at most 2 MiB, in addition.
 const MEMORY_BYTES: usize = 64 << 10;
 
 /// The error if a file is not opened, or not read to its end, because the query is cancelled.

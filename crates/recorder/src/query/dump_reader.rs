@@ -40,11 +40,11 @@ use crate::{StoredFile, dump::encode::SNAPLEN, rfc3339};
 const MEMORY_MAX: usize = 160 << 20;
 /// Most bytes of memory of a plain file: the buffer of 64 KiB, and the largest packet, 256 KiB.
 const PLAIN_MEMORY: usize = 320 << 10;
-/// Most bytes of memory of a compressed file, which has a window of 2 MiB in addition.
+/// Most bytes of memory of a file that a recorder compressed: the window has at most 2 MiB.
 const COMPRESSED_MEMORY: usize = 2560 << 10;
 /// Limit on the bytes of packets in the pieces of all dumps; a piece has the packets of one time in
-/// one dump. If a further packet of that time exceeds the limit, reading the dump ends with an
-/// error.
+/// one dump. If the pieces exceed the limit and a further packet of that time follows, reading the
+/// dump ends with an error.
 const PIECES_BYTES_MAX: usize = 64 << 20;
 const TOO_MANY_ALIKE: &str = "it has more packets of one time stamp than fit into memory";
 const CUT: &str =

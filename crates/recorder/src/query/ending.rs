@@ -164,7 +164,7 @@ impl<W: io::Write> AnswerReading<'_, W> {
     }
 
     /// The reason for an answer without packets. `has_evicted`: packets of the window were
-    /// overwritten, and dumps do not have all of these packets.
+    /// overwritten, and dumps and pins may lack some of these packets.
     fn emptiness(&self, window: &QueryWindow, has_evicted: bool) -> Empty {
         let inspected = self.inspected();
         if self.answer.matching.lacks_interfaces() {

@@ -19,7 +19,7 @@ use crate::analysis::prepared::{LinkTypes, PreparedFilter, mode, view};
 
 /// Limit on notes about link types: a damaged region may name thousands of link types.
 const REFUSALS_TOLD: usize = 8;
-/// Number of flows whose Community ID is remembered.
+/// Maximum number of flows in [`CommunityMatcher::known`].
 const FLOWS_KNOWN: usize = 65_536;
 /// Most instructions of a program that is compiled to machine code. Compiling a longer program
 /// would delay the first packet of the answer too much.
@@ -28,7 +28,7 @@ const INSTRUCTIONS_MAX: usize = 2048;
 /// The compiled conditions of a query.
 #[derive(Debug)]
 pub(super) struct PacketMatcher {
-    /// The filter of [`Query::expression`]. `None`: every packet.
+    /// The filter of [`Query::expression`], or of a rule. `None`: every packet.
     filter: Option<PreparedFilter>,
     /// The filter of [`Query::within`]. `None`: every packet.
     within: Option<PreparedFilter>,

@@ -77,9 +77,9 @@ pub(super) struct ProducerProgress {
     /// The number after the last record that is accounted for: a later bucket that begins after
     /// this number shows a gap. `None`: the first bucket shows no gap.
     pub(super) end: Option<u64>,
-    /// Records before this record were read.
+    /// Follow: records before this record were read, or are read in the current pass.
     pub(super) read: u64,
-    /// Records that are missing since the producer's last packet in the answer.
+    /// Records that are missing since the last bucket with a matching packet.
     pub(super) dropped: u64,
     /// The producer's last packet in the answer, without packets from dumps.
     pub(super) last: Option<PacketId>,
@@ -98,7 +98,7 @@ pub(super) struct QueryTally {
     /// Stamp of the first packet in the answer, ns.
     pub(super) first_ns: Option<i64>,
     pub(super) last_ns: Option<i64>,
-    /// Time at which the last packet was written, on the monotonic clock, ns.
+    /// Time at which the answer last got packets, on the monotonic clock, ns.
     pub(super) came_ns: i64,
     /// The reason why the answer ended early.
     pub(super) ended_by: Option<&'static str>,
@@ -482,7 +482,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         let is_there = self.buffer.len() >= left && found.bytes <= bucket.bytes;
         let is_inside = span_ns.0 <= found.times_ns.0 && found.times_ns.1 <= span_ns.1;
         // The header has the bytes and times of all records; in an open bucket, also of records
-        // that are not published. So bytes and times are compared only for a closed bucket without
+        // that are not published. So bytes and times must be equal only for a closed bucket without
         // skipped records.
         let is_part = bucket.state == AttachedState::Open || visit.skip > 0;
         is_there

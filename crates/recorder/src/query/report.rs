@@ -39,8 +39,8 @@ pub struct QueryReport {
     /// - `not-recorded`: packets from the time of other recordings, of which only dumps are left.
     pub missing: Vec<Missing>,
     /// The reasons why the answer covers less than its window, without a loss. `start`: the window
-    /// begins before the recording. The others ended the answer: `limit`, `cancelled`, or `end` (of
-    /// the recording, in a follow).
+    /// begins before the recording. `limit`: the answer reached a limit. `cancelled`: the answer was
+    /// cancelled. `end`: the recording ended, in a follow.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clipped: Vec<&'static str>,
     /// The reason why the answer has no packet.
@@ -108,8 +108,8 @@ pub struct DumpAnswer {
     /// that the query asks for, in at least one time range. The losses in the dump's own verdict
     /// still apply.
     pub covers: bool,
-    /// This recorder wrote the dump since its start. For dumps of other recordings the losses are
-    /// unknown.
+    /// The dump is one of the last 10,000 dumps that this recorder wrote since its start. For other
+    /// dumps the losses are unknown.
     pub is_of_this_recording: bool,
     /// The reason why the dump is not in the answer, or not completely.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,5 @@
-//! Tests of packets that left the ring and are read from dumps, one case at a time. The other tests
-//! of dumps use the helpers of this file.
+//! Tests of packets that left the ring and are read from dumps, one case at a time.
+//! `dumped_lists.rs` and `newest.rs` use the helpers of this file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -525,8 +525,7 @@ fn dumps_that_are_gone_or_damaged_are_named() {
     }
 }
 
-/// The verdict of the dump does not vouch for any stamp, for example because the dump reached its
-/// limit.
+/// The catalog claims no stamp for the dump, for example because the dump reached its limit.
 #[test]
 fn a_dump_without_claims_covers_nothing() {
     let mut past = Past::new();
