@@ -156,9 +156,9 @@ impl From<CommandError> for CaptureOpenError {
     }
 }
 
-/// Opens a file. After [`CaptureOpenError::Changed`], opens the file once more: between two requests
-/// a compressed file may have replaced the plain file, which happens once. A disk that does not
-/// answer is not asked again.
+/// Opens a file. After [`CaptureOpenError::Changed`], opens the file once more: between two
+/// requests a compressed file may have replaced the plain file, which happens once. A disk that
+/// does not answer is not asked again.
 fn opened<T>(mut open: impl FnMut() -> Result<T, CaptureOpenError>) -> Result<T, String> {
     let first = match open() {
         Err(CaptureOpenError::Changed(_)) => open(),

@@ -39,8 +39,8 @@ pub struct QueryReport {
     /// - `not-recorded`: packets from the time of other recordings, of which only dumps are left.
     pub missing: Vec<Missing>,
     /// The reasons why the answer covers less than its window, without a loss. `start`: the window
-    /// begins before the recording. `limit`: the answer reached a limit. `cancelled`: the answer was
-    /// cancelled. `end`: the recording ended, in a follow.
+    /// begins before the recording. `limit`: the answer reached a limit. `cancelled`: the answer
+    /// was cancelled. `end`: the recording ended, in a follow.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clipped: Vec<&'static str>,
     /// The reason why the answer has no packet.

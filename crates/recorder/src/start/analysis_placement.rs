@@ -21,8 +21,8 @@ use crate::{
 
 impl Analyzers {
     /// Replaces `auto` by `inline` from files if packets may be shed (`sheds`). From files, before
-    /// shedding a packet an inserter needs the findings of all earlier packets. That is quickest if
-    /// the inserter has analyzed these packets itself.
+    /// an inserter sheds a packet, it may have to wait for the analysis of earlier packets. That is
+    /// quickest if the inserter analyzes these packets itself.
     pub(crate) fn decided(self, offline: bool, sheds: bool) -> Self {
         match self {
             Self::Auto if offline && sheds => Self::Inline,

@@ -1,4 +1,4 @@
-//! Manual triggers: SIGUSR1, the control socket, HTTP.
+//! Manual triggers, which SIGUSR1 and the API use.
 
 use std::sync::{Arc, mpsc::sync_channel};
 
@@ -29,9 +29,9 @@ pub struct ManualTrigger {
     /// The trigger's request.
     pub request: TriggerRequest,
     /// Name of a rule: the trigger is a hit of this rule. The limits of the rule apply, and the
-    /// counts of the rule include the hit. The hit starts no dump if its whole window is older than
-    /// the ring's contents. Keys of such triggers are separate; the last 4,096 are remembered.
-    /// `None`: no rule.
+    /// counts of the rule include the hit. The hit starts no dump if its whole window is before the
+    /// recording, or in the time whose packets were overwritten. Keys of such triggers are
+    /// separate; the last 4,096 are remembered. `None`: no rule.
     pub rule: Option<String>,
     /// Ring-wide number of the interface that replaces `$iface` in the request's expression.
     /// Ignored if `flow` is given.

@@ -56,8 +56,8 @@ pub struct Config {
     /// Cutoffs of flows. The first class that matches a flow's first packet applies; flows without
     /// a class are kept completely.
     pub cutoffs: Vec<ClassCutoff>,
-    /// Live: during congestion, connections keep only their first packets, at least this number, 1
-    /// to 4,096. Ignored for files, because the reading of files can wait.
+    /// Live: during congestion, only the first packets of each flow are kept, at least this number,
+    /// 1 to 4,096. Ignored for files, because the reading of files can wait.
     pub tail_drop_min: Option<u32>,
     /// Live: if the ring would not reach back this long, flows keep less. Ignored for files.
     pub history_goal: Option<Duration>,
@@ -88,8 +88,8 @@ pub struct Config {
     pub dumps_per_minute: u64,
     /// Whether `dumps_per_minute` also limits dumps of alerts.
     pub limit_alerts_per_minute: bool,
-    /// If dumps have written this number of bytes within an hour, no rule and no alert starts a
-    /// further dump; shared like `max_dumps`. 0: no limit.
+    /// If dumps have written this number of bytes within an hour, rules and alerts start further
+    /// dumps only while they are below their share; shared like `max_dumps`. 0: no limit.
     pub bytes_per_hour: u64,
     /// A dump ends after this number of packets; 0: no limit.
     pub dump_packets: u64,
@@ -134,8 +134,7 @@ impl Config {
     }
 }
 
-/// Live, 64 MiB; no triggers, no dumps; no limits except 64 dumps at once and those of
-/// [`AlertConfig`].
+/// Live, 64 MiB; no triggers; no limits except 64 dumps at once and those of [`AlertConfig`].
 impl Default for Config {
     fn default() -> Self {
         Self {

@@ -156,8 +156,8 @@ impl RecorderHandle {
     /// `only_new`. With a `lease` the pin ends after this time, unless it is requested again.
     ///
     /// # Errors
-    /// [`CommandError`]; `Refused`: there are too many pins, or the range ends before it begins;
-    /// `PinExists`: `only_new`, and there is a pin of this name.
+    /// [`CommandError`]; `Refused`: for example, there are too many pins, or the range ends before
+    /// it begins; `PinExists`: `only_new`, and there is a pin of this name.
     pub fn pin(
         &self,
         name: &str,

@@ -34,7 +34,7 @@ pub struct Inserted {
 /// the sources end or `duration` has passed.
 ///
 /// # Errors
-/// [`StartError`]; a source that fails later ends its thread, and the ring keeps its packets.
+/// [`StartError`]; a source that fails later only ends its thread.
 pub fn insert_only(
     sources: Vec<Box<dyn Source>>,
     rx_threads: usize,

@@ -117,11 +117,11 @@ pub struct RecorderStatus {
     pub history_goal: Option<(Duration, Option<u64>)>,
     /// Packets published. The reading ledger of one moment: `stored = analyzed + lapped + unread`.
     pub stored: u64,
-    /// Packets that the analyzer has seen.
+    /// Packets that were analyzed.
     pub analyzed: u64,
-    /// Packets that were overwritten before the analyzer read them.
+    /// Packets that were overwritten before they were analyzed.
     pub lapped: u64,
-    /// Packets that the analyzer has not read yet.
+    /// Packets that are counted neither in `analyzed` nor in `lapped` yet.
     pub unread: u64,
     /// Hits up to the moment at which `analyzed` was read.
     pub hits: HitCounts,
@@ -176,9 +176,9 @@ pub struct RecorderSummary {
     /// Packets published. The reading ledger of the analyzer group: `stored = analyzed + lapped +
     /// unread`.
     pub stored: u64,
-    /// Packets that the analyzer has seen.
+    /// Packets that were analyzed.
     pub analyzed: u64,
-    /// Packets that were overwritten before the analyzer read them.
+    /// Packets that were overwritten before they were analyzed.
     pub lapped: u64,
     /// Packets that were lapped, or unread at the stop, while rules could trigger: triggers may
     /// have been missed.
@@ -212,7 +212,7 @@ pub struct RecorderSummary {
 }
 
 impl RecorderSummary {
-    /// Published packets that the analyzer has neither read nor missed by overwriting.
+    /// Published packets that are counted neither in `analyzed` nor in `lapped`.
     #[must_use]
     pub fn unread(&self) -> u64 {
         self.stored
@@ -315,9 +315,9 @@ impl Recorder {
     }
 
     /// The running threads of the data path, and the number of turns of each. Live, each thread
-    /// makes at least one turn a second, even without packets, so a thread whose number does not
-    /// change hangs. From files the list is empty: there, a thread may wait for others for any
-    /// time.
+    /// makes about one turn a second or more, even without packets, unless a script is slow. So a
+    /// thread whose number does not change for long hangs. From files the list is empty: there, a
+    /// thread may wait for others for any time.
     #[must_use]
     pub fn turns(&self) -> Vec<(String, u64)> {
         if self.common.is_live() {

@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// How often a reload tries to finish: commands may change rules while it compiles.
+/// Maximum number of tries of a reload: commands may change rules while the reload compiles.
 const TRIES: usize = 16;
 
 /// The changes of a reload; by default nothing.

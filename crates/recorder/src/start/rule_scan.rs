@@ -106,15 +106,16 @@ impl FoundInPast<'_> {
 impl RecorderHandle {
     /// Adds or changes a rule as [`Self::put_rule`] does, and tries its filter on the packets of
     /// the ring that are at most `past` older than the rule. The rule is enabled. Returns after the
-    /// scan, which takes 60 s at most, and which `cancel` ends. The scan tries each packet that no
-    /// shard tries with the rule. Limits of the rule and of all rules count when the scan finds the
-    /// packets.
+    /// scan, which takes 60 s at most, and which `cancel` ends. The scan tries the packets of that
+    /// time that no shard tries with the rule. Limits and hold-offs count from the time of the
+    /// scan, not from the times of the packets.
     ///
     /// A rule that is already as requested is not scanned again: the request may be a retry.
     ///
     /// # Errors
-    /// As [`Self::put_rule`]; `Refused`: the present rule has this filter and tried packets without
-    /// a scan, or a dump script makes the rule's dump expression.
+    /// As [`Self::put_rule`]; `Refused`: the present rule already has these filters, and the
+    /// request is no retry of its scan. `Refused` too: a dump script makes the rule's dump
+    /// expression.
     pub fn put_rule_and_scan(
         &self,
         name: &str,

@@ -39,7 +39,7 @@ use crate::{
 /// An expression that matches no packet, on every link type: for a rule that is only for alerts.
 pub const NO_PACKET: &str = "less 0";
 
-/// Largest number of rules.
+/// Commands and reloads add no rule beyond this number of rules.
 const RULES_MAX: usize = 16_384;
 /// Maximum bytes of the texts of rules that commands added or changed. The memory of a rule is 30
 /// to 240 times its text. The factor is large for short texts, and for texts other than lists.
@@ -68,7 +68,7 @@ pub(crate) struct RuleBook {
 pub(super) struct RuleTable {
     /// All rules, including scripts.
     pub(super) by_name: BTreeMap<String, RuleEntry>,
-    /// The number of the next rule. Numbers are not reused, and nothing remains of a removed rule.
+    /// The number of the next rule. Numbers are not reused.
     pub(super) next: usize,
     /// Numbers of removed rules that leave the rule set after the analyzer's next answer.
     pub(super) leaving: Vec<usize>,
@@ -116,11 +116,11 @@ pub(super) struct RequestedRule<'a> {
     /// rule is enabled.
     pub(super) is_enabled: Option<bool>,
     pub(super) condition: Condition<'a>,
-    /// The compiled filter and the scan of the past. `None`: the rule has no past.
+    /// The compiled filter and the scan of the past. `None`: no scan is requested.
     pub(super) past: Option<(&'a PreparedFilter, &'a Arc<RuleScan>)>,
 }
 
-/// A condition on the present rule, without which a change is refused.
+/// A condition on the present rule. If the condition is false, a change is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition<'a> {
     /// Nothing: the rule may exist or not.

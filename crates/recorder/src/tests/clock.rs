@@ -50,7 +50,7 @@ fn a_clock_step_loses_nothing() {
 }
 
 /// A clock is set forward or back while the ring is full: the past stays as long as before, and a
-/// dump whose window includes the step is complete.
+/// dump whose window begins at the step is complete.
 #[test]
 fn a_clock_set_back_on_a_full_ring_keeps_the_past() {
     for step_ns in [3600 * S, -3600 * S] {
@@ -141,7 +141,7 @@ fn beside_a_foreign_source(dir: &Path) -> Rig {
 }
 
 /// A source without watermarks next to a source with watermarks. Dumps do not wait for the source
-/// without watermarks. They have its packets, and its silence is no loss.
+/// without watermarks. They have its packets that arrive in time, and its silence is no loss.
 #[test]
 fn a_source_without_watermarks_holds_nothing_up() {
     for ahead_ns in [0, 30 * MS, 400 * MS, -400 * MS] {
@@ -231,7 +231,7 @@ fn clocks_that_are_read_far_apart_tell_of_no_step() {
     );
 }
 
-/// The first dump after a step has its whole window. Its trigger may arrive before any thread has
+/// The first dump after a step has its whole future. Its trigger may arrive before any thread has
 /// noticed the step, or when the analyzer has noticed the step but the queue has not.
 #[test]
 fn a_dump_behind_a_clock_step_has_its_future() {

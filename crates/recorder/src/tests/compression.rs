@@ -1,5 +1,5 @@
 //! Dumps are compressed after they are complete on disk. No other dump waits for the compression.
-//! Unless somebody deletes a dump, one complete copy of the dump stays.
+//! Unless another process deletes or replaces a dump, one complete copy of the dump stays.
 
 use std::{
     collections::BTreeMap,

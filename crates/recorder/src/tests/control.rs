@@ -199,8 +199,8 @@ fn a_single_rule_fires_once() {
     let enable = |it: &RecorderHandle| it.enable_rule("once", (true, Some(false)), Condition::Any);
     assert!(!asked(&mut rig, enable).unwrap().request.single);
     packets(&mut rig);
-    // The rule now starts a dump for each of the 40 packets. At most 64 dumps may be open, and each
-    // of the two rules has half of these places.
+    // Now each of the 40 packets asks for a dump. At most 64 dumps may be open, and each of the two
+    // rules has half of these places, so the rule starts 32 dumps.
     assert_eq!(rig.reports.len(), 3 + 32);
     assert!(rig.handle.rule("once").unwrap().is_enabled);
 }

@@ -134,7 +134,8 @@ fn a_window_is_not_cut_short_by_an_analyzer_that_stood_still() {
     assert!(readings > 0, "the clock was never looked at");
 }
 
-/// Tests a pause after this number of readings. Returns `false` if there were fewer readings.
+/// Tests a pause: `readings` readings of the clock precede the reading that the pause follows.
+/// Returns `false` if there was no such reading.
 fn stands_still_behind(readings: usize) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = Rig::new(&config(), START, dir.path());
@@ -390,7 +391,7 @@ fn a_verdict_waits_for_the_counters() {
     );
 }
 
-/// If the counters are not read again after the middle of the window, the verdict states that
+/// If the counters are not read again after a time within the window, the verdict states that
 /// losses are unknown, and is not complete.
 #[test]
 fn unknown_losses_are_not_called_complete() {

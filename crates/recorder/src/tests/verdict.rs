@@ -1,4 +1,4 @@
-//! Dumps that must not be called complete: each way to miss a packet is reported.
+//! Dumps that may lack packets: their verdicts report what may be missing.
 
 use retroscope_capture::InputDrops;
 use retroscope_packet::LinkType;
