@@ -215,8 +215,8 @@ pub enum Analyzers {
 pub struct Scripts {
     /// Trigger scripts, in addition to the trigger expressions.
     pub triggers: Vec<Script>,
-    /// Makes a dump expression from a trigger packet, instead of the dump template. Triggers with a
-    /// separate template keep their template.
+    /// Makes the filter of a dump, an expression or a function, from a trigger packet, instead of
+    /// the dump template. Triggers with a separate template keep their template.
     pub dump: Option<Script>,
     /// Modules over flows. They run after `triggers`, one instance in each shard.
     pub modules: Vec<Script>,

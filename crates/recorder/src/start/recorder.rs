@@ -143,8 +143,8 @@ pub struct RecorderStatus {
     pub copied_bytes_max: u64,
     /// Steps of the real-time clock beyond 100 ms.
     pub clock_steps: u64,
-    /// Finished dumps whose packets may have arrived too late ([`SourceSnapshot::late`]). The
-    /// verdicts of these dumps do not report the late packets.
+    /// Dumps for which packets may have arrived too late ([`SourceSnapshot::late`]). A verdict that
+    /// was judged before does not report these packets.
     pub outdated: u64,
     /// Scripts that are disabled after failing or exceeding a budget.
     pub scripts_failed: u64,

@@ -336,8 +336,8 @@ fn added_rules_have_so_many_bytes() {
     add(&mut rig, "d", &long, &request).unwrap();
 }
 
-/// Until the analyzer has applied a change, it uses the old rule. This is so even if the analyzer
-/// looks similar rules up in a set, and the client does not wait for the answer.
+/// Until the analyzer has applied a change, it uses the old rule, even among ten similar rules.
+/// This is so even if the client does not wait for the answer.
 #[test]
 fn a_change_leaves_no_gap() {
     let dir = tempfile::tempdir().unwrap();

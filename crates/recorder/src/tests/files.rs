@@ -207,8 +207,8 @@ fn nothing_is_overwritten_by_a_name_that_is_not_unique() {
     }
 }
 
-/// A name of which only a compressed capture exists counts as taken. The recorder finds a free name
-/// by bisection, not by trying each name.
+/// A name of which only a compressed capture exists counts as taken. The recorder tries some names,
+/// and then finds a free name by bisection.
 #[test]
 fn a_free_name_is_soon_found_beside_compressed_captures() {
     let disk = FakeDisk::default();
