@@ -85,7 +85,7 @@ fn assert_window(report: &DumpReport, sent: &[i64], (past_ns, future_ns): (i64, 
 
 /// Rules with a short and a long window and manual triggers, open at once. Each dump has the window
 /// that its trigger requests, and ends with this window. The sidecar names the requester, if any,
-/// cut to 128 characters.
+/// cut to 256 bytes.
 #[test]
 fn live_each_trigger_has_its_own_window() {
     let dir = tempfile::tempdir().unwrap();
