@@ -41,7 +41,7 @@ pub struct BucketInfo {
 /// lives. Keep views short-lived, because the ring skips held buckets when it needs the oldest
 /// bucket.
 ///
-/// Owned, so that it can move to another thread. Only one thread at a time uses a view.
+/// Owned, so that it can move to another thread.
 #[derive(Debug)]
 pub struct BucketView(Hold);
 

@@ -46,12 +46,15 @@ use crate::{
         hits::{HitRefusal, Suppressed},
         lock,
         outcomes::RuleCounters,
-        progress::{AnalyzerReading, promised},
+        progress::{AnalyzerReading, Reach, promised},
         pulse::ThreadPulse,
         ring_time::{Moment, StampRestorer},
         time::rfc3339,
     },
-    dump::order::{CloseOrder, DumpOrder, DumperMessage, DumperMessages},
+    dump::{
+        dumper::Dumper,
+        order::{CloseOrder, DumpOrder, DumperMessage, DumperMessages},
+    },
     intake::{inline::SharedReaders, interfaces::InterfaceCache},
 };
 
@@ -63,6 +66,10 @@ use scans::ScannedRule;
 /// Live: maximum number of batches that the analyzer reads between two checks of clocks and
 /// commands.
 const BATCHES: usize = 64;
+
+/// From files: pause between two rounds of the dumper, ns of the monotonic clock. It is long
+/// compared with a round in which all open dumps wait for their files.
+const ROUND_NS: i64 = 5_000_000;
 
 /// The parts that the analyzer is built from.
 #[derive(Debug)]
@@ -134,8 +141,14 @@ struct Core {
     closed: ClosedWindows,
     /// Offline: packets seen, by interface.
     received: Vec<u64>,
-    /// Offline: the number of the current record, by producer. Empty while no record is current.
-    here: Vec<u64>,
+    /// Offline: the number of the first record that was not passed.
+    position: u64,
+    /// Offline: how late a packet may be, ns.
+    hold_ns: i64,
+    /// Offline: the dumper, which the analyzer's thread runs.
+    dumper: Option<Box<Dumper>>,
+    /// Offline: when the dumper last read, ns of the monotonic clock.
+    dumped_ns: i64,
     /// Offline: bytes of packets that `account_before` has counted since its last request for the
     /// costs of dumps.
     unaccounted_bytes: u64,
@@ -192,6 +205,7 @@ impl Analyzer {
             });
         }
         let are_scripts = are_scripts || is_scripted;
+        let hold_ns = director.hold_ns;
         let mut director = Director::new(director);
         let limited = rules.iter();
         let limited = limited.filter_map(|(rule, known)| Some((*rule, known.dumps_max?)));
@@ -218,7 +232,10 @@ impl Analyzer {
             open: HashMap::new(),
             closed: ClosedWindows::new(live),
             received: Vec::new(),
-            here: Vec::new(),
+            position: 0,
+            hold_ns,
+            dumper: None,
+            dumped_ns: i64::MIN,
             unaccounted_bytes: 0,
             is_account_due: false,
             start_ns: if live {
@@ -250,15 +267,20 @@ impl Analyzer {
         }
     }
 
+    /// From files: the analyzer's thread runs the dumper.
+    pub(crate) fn run_dumper(&mut self, dumper: Dumper) {
+        self.core.dumper = Some(Box::new(dumper));
+    }
+
     /// The inserters have ended: analyzes the remaining packets and closes every window. If a live
-    /// recording is stopped, the analyzer and each reader that it runs take about 3 s at most.
+    /// recording is stopped, the analyzer and each reader that it runs take about 3 s at most. From
+    /// files, the dumper then finishes all dumps.
     pub(crate) fn end(mut self, clip: Clip) {
         while self.step() {}
         if let Some(shared) = &self.shared {
             shared.end(&self.core.pulse);
         }
         let core = &mut self.core;
-        core.here.clear();
         core.take_hits();
         core.end_scans(|scan| {
             scan.stop("the recording has ended");
@@ -280,6 +302,11 @@ impl Analyzer {
         core.hint_at_tags();
         core.publish_counters();
         core.parts.messages.finish();
+        core.read_for_dumps(false);
+        if let Some(dumper) = core.dumper.take() {
+            drop(self);
+            dumper.run();
+        }
     }
 }
 
@@ -321,24 +348,34 @@ impl RingReader for Analyzer {
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
-    /// Reads available records (live at most [`BATCHES`] batches), then checks clocks and commands.
-    /// Returns `false` if there were no records.
+    /// Reads available records (at most [`BATCHES`] batches), then checks clocks and commands. From
+    /// files, the dumper then reads these records. Returns `false` if there were no records.
     fn step(&mut self) -> bool {
-        // Ask the gate before reading: an inserter that waits at the gate has published all its
-        // records, so the loop below reads all these records.
-        let asked = self.core.common.gate.asked_of_analyzer();
+        self.read(false)
+    }
+}
+
+impl Analyzer {
+    /// From files, while the inserter stores no packets: reads all records, and gives the dumps the
+    /// packets that the dumps need.
+    pub(crate) fn catch_up(&mut self) {
+        self.read(true);
+    }
+
+    /// As [`RingReader::step`]. `is_all`: as [`Self::catch_up`].
+    fn read(&mut self, is_all: bool) -> bool {
         // Read the watermark before the records. If the loop below then reads all records, no
         // unread packet is older than this watermark.
         let promised_ns = self.core.promised_ns();
         let mut batches = 0;
-        while !self.core.live || (batches < BATCHES && self.core.broken_off.is_none()) {
+        while (is_all || batches < BATCHES) && self.core.broken_off.is_none() {
             let Some(batch) = self.reader.next() else {
                 break;
             };
             self.core.batch(&batch);
             batches += 1;
         }
-        let more = self.core.live && batches == BATCHES;
+        let more = !is_all && batches == BATCHES;
         if !more {
             self.reader.finish();
         }
@@ -346,10 +383,18 @@ impl RingReader for Analyzer {
         let now = self.core.common.clock.now();
         self.core
             .check_clocks_and_commands(now, promised_ns.filter(|_| !more));
-        if let Some(asked) = asked {
+        if is_all {
             self.core.make_room();
-            self.core.common.gate.analyzer_done(asked);
-            self.core.send(DumperMessage::Wake);
+            self.core.read_for_dumps(true);
+            if let Some(dumper) = &self.core.dumper {
+                dumper.settle_marks();
+            }
+        } else if now.mono_ns.saturating_sub(self.core.dumped_ns) >= ROUND_NS
+            // The packet at which a limit ends a dump must not depend on the number of batches.
+            && !self.core.director.has_limited()
+        {
+            self.core.dumped_ns = now.mono_ns;
+            self.core.read_for_dumps(false);
         }
         were_packets
     }
@@ -368,13 +413,7 @@ impl Core {
         let unseen = self.miss(batch.producer, batch.oldest_ns, lapped);
         self.was_lapped(lapped, unseen);
         self.analyze_batch(batch);
-        self.here.clear();
-        if !self.live {
-            // C0: Release, pairs with C1 in `DumperProgress::reach`. The reader's position moves
-            // later, when the reader is called again.
-            let clock = &self.common.packet_clock;
-            clock.store(self.director.clock_ns, Ordering::Release);
-        }
+        self.position = batch.first + batch.len() as u64;
         self.publish_counters();
     }
 
@@ -384,10 +423,9 @@ impl Core {
             self.received.resize(interface + 1, 0);
         }
         self.start_ns = self.start_ns.min(packet.time_ns);
-        self.account_before(record, packet);
         // A window that closes from here to the next packet ends before this record.
-        self.here.clear();
-        self.here.push(record);
+        self.position = record;
+        self.account_before(packet);
         // Alerts that are due at the packet's time act first, before the director's clock moves to
         // this time.
         self.act_on_alerts(packet.time_ns);
@@ -451,8 +489,8 @@ impl Core {
         least_ns.filter(|ns| *ns != i64::MAX && *ns != i64::MIN)
     }
 
-    /// Offline: an inserter waits at the gate, and may then overwrite the bucket that closed first.
-    /// Waiting hits that need this bucket must act first.
+    /// Offline: the inserter may overwrite the bucket that closed first, when this returns. Waiting
+    /// hits that need this bucket must act first.
     fn make_room(&mut self) {
         let Some(from_ns) = self.director.waiting_from_ns() else {
             return;
@@ -465,7 +503,6 @@ impl Core {
         // The bucket that closed first is overwritten next.
         let oldest = buckets.iter().find(|bucket| bucket.closed);
         if oldest.is_some_and(|bucket| bucket.max_ns >= from_ns) {
-            self.here.clear();
             self.director.act_all(&mut self.orders);
             self.execute();
         }
@@ -496,7 +533,7 @@ impl Core {
                 }
             }
             if std::mem::take(&mut self.is_account_due) && !self.live {
-                self.account(self.ends());
+                self.account();
             }
         }
         self.keep_for_waiting();
@@ -604,13 +641,11 @@ impl Core {
     /// For each producer, the number of the first record that does not belong to a window that
     /// closes now.
     fn ends(&self) -> Vec<u64> {
-        if self.here.is_empty() {
-            (0..self.common.ring.producers())
-                .map(|p| self.common.ring.published(p))
-                .collect()
-        } else {
-            self.here.clone()
+        if !self.live {
+            return vec![self.position];
         }
+        let ring = &self.common.ring;
+        (0..ring.producers()).map(|p| ring.published(p)).collect()
     }
 
     fn refuse(&mut self, hit: HitOrder, why: &HitRefusal) {
@@ -676,7 +711,20 @@ impl Core {
     }
 
     fn send(&mut self, message: DumperMessage) {
-        self.parts.messages.send(message);
+        match &mut self.dumper {
+            Some(dumper) => dumper.take(message),
+            None => self.parts.messages.send(message),
+        }
+    }
+
+    /// From files: the dumper reads the records that the analyzer has passed. `is_waited_for`: see
+    /// [`Dumper::round`].
+    fn read_for_dumps(&mut self, is_waited_for: bool) {
+        if let Some(dumper) = &mut self.dumper {
+            let frontier_ns = self.director.clock_ns.saturating_sub(self.hold_ns);
+            let reach = Reach::of_files(self.position, frontier_ns);
+            dumper.round(&reach, is_waited_for);
+        }
     }
 
     fn tell(&self, event: RecorderEvent) {

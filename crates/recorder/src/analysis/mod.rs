@@ -20,6 +20,7 @@ pub(crate) mod fragments;
 pub(crate) mod functions;
 pub(crate) mod hit_queue;
 pub(crate) mod late;
+pub(crate) mod lockstep;
 pub(crate) mod native;
 pub(crate) mod open_dumps;
 pub(crate) mod predicate;

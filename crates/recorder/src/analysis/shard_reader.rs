@@ -6,9 +6,6 @@
 //! number the shard of each record by address pair (`intake/inserter/shards.rs`). The hits go to
 //! the analyzer, which opens and closes windows. Live, a bounded queue carries the hits. When
 //! reading files, the analyzer waits for the readers and takes hits in the order of records.
-//!
-//! With `--set analyzers=inline`, the inserter's thread runs a file's only reader, after each
-//! publication.
 
 use std::{
     cell::Cell,
@@ -142,7 +139,6 @@ struct ReaderFindings {
     /// Hits from files. The analyzer derives what they would dump, because only the analyzer knows
     /// all earlier packets.
     files: Vec<HitOrder>,
-    has_any: bool,
 }
 
 impl Findings for ReaderFindings {
@@ -151,7 +147,6 @@ impl Findings for ReaderFindings {
     }
 
     fn hit(&mut self, order: HitOrder, expression: Option<Result<DumpExpression, HitRefusal>>) {
-        self.has_any = true;
         match expression {
             Some(expression) => self.live.push((order, expression)),
             None => self.files.push(order),
@@ -184,7 +179,6 @@ impl ShardReader {
                 slots: Arc::clone(&slots),
                 live: HitQueue::default(),
                 files: Vec::new(),
-                has_any: false,
             },
             slots,
             slot,
@@ -214,11 +208,6 @@ impl ShardReader {
         self.work.shares = vec![Share::default(); self.work.promises.len()];
         self.work.stored = stored;
         self
-    }
-
-    /// Whether any packet has been a hit.
-    pub(crate) fn has_found(&self) -> bool {
-        self.work.found.has_any
     }
 
     /// A handle that wakes this reader.

@@ -94,8 +94,7 @@ pub(crate) enum AnalysisPlacement {
     /// Live: reader threads, one for each shard. The readers divide the producers.
     Readers,
     /// Reader threads, one for each shard. Each reads all packets, and analyzes the packets that
-    /// inserters assigned to its shard. From files with `analyzers=inline`, the inserter's thread
-    /// runs the only reader.
+    /// inserters assigned to its shard.
     ShardReaders,
 }
 

@@ -1,9 +1,9 @@
 //! The state that all threads of a recorder share.
 
-use std::sync::{Arc, Mutex, OnceLock, atomic::AtomicI64};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use retroscope_capture::clock::Clock;
-use retroscope_ring::{Ring, Waker};
+use retroscope_ring::Ring;
 
 use crate::{
     analysis::{
@@ -16,7 +16,7 @@ use crate::{
         lock,
         outcomes::Outcomes,
         pins::Pins,
-        progress::{AnalyzerCounters, DumpCosts, Gate, StopControl},
+        progress::{AnalyzerCounters, DumpCosts, StopControl},
         pulse::ThreadPulses,
         ring_time::{RingClock, ring_times_at},
         threads::{DividedAnalysis, ShardCounters},
@@ -36,10 +36,6 @@ pub(crate) struct RecorderShared {
     /// Requests to stop. A separate `Arc`, for threads that outlive the recorder and must not keep
     /// the ring.
     pub(crate) control: Arc<StopControl>,
-    pub(crate) gate: Gate,
-    /// Offline: the highest packet time that the analyzer had seen before it moved its positions,
-    /// ns. The analyzer writes it for the dumper.
-    pub(crate) packet_clock: AtomicI64,
     pub(crate) counters: AnalyzerCounters,
     pub(crate) costs: DumpCosts,
     /// The counters of each shard.
@@ -77,8 +73,6 @@ impl RecorderShared {
             clock: RingClock::new(clock),
             intake,
             control: Arc::default(),
-            gate: Gate::default(),
-            packet_clock: AtomicI64::new(i64::MIN),
             counters: AnalyzerCounters::default(),
             costs: DumpCosts::default(),
             shards: Mutex::default(),
@@ -94,14 +88,6 @@ impl RecorderShared {
             peaks: PeakCache::default(),
             pulses: ThreadPulses::default(),
         })
-    }
-
-    /// From files: waits at the gate until the analyzer has read everything, and the dumper has
-    /// written the packets that dumps need. Afterwards the logs of losses need no record numbers of
-    /// past losses, and merge old losses if there are too many.
-    pub(crate) fn wait_for_readers(&self, analyzer: &Waker) {
-        self.gate.wait(|| analyzer.wake());
-        self.intake.forget_records();
     }
 
     /// Live: the ranges of ring time for stamps within a closed interval. For sources with another

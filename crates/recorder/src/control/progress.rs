@@ -3,34 +3,18 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Condvar, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use retroscope_ring::{BucketInfo, Positions, Ring};
+use retroscope_ring::{BucketInfo, Ring};
 
 use crate::control::{hits::HitCounts, lock};
 
-/// How far the dumper may read.
-#[derive(Debug)]
-pub(crate) enum DumperProgress {
-    /// Offline: up to the analyzer's position, so that dumps depend on the packets only.
-    Follow {
-        /// Records that the analyzer has passed.
-        positions: Positions,
-        /// How late a packet may be, ns.
-        hold_ns: i64,
-    },
-    /// Live: everything that is published.
-    Live {
-        /// For each producer, whether it promises watermarks.
-        promises: Vec<bool>,
-    },
-}
-
-/// A reading of [`DumperProgress`].
+/// How far the dumper may read: live everything that is published, from files up to the analyzer's
+/// position.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reach {
     /// By producer, the first record that may not be read yet.
@@ -39,33 +23,6 @@ pub(crate) struct Reach {
     pub(crate) frontier_ns: i64,
     /// By producer, whether it promises watermarks. Offline all producers do.
     promises: Vec<bool>,
-}
-
-impl DumperProgress {
-    /// Reads clocks before limits: a packet that is older than the clock, and was in time, is then
-    /// within the limits. Offline the clock is `packet_clock`.
-    pub(crate) fn reach(&self, ring: &Ring, packet_clock: &AtomicI64) -> Reach {
-        match self {
-            Self::Follow { positions, hold_ns } => {
-                // C1: Acquire, pairs with C0 in the analyzer.
-                let clock_ns = packet_clock.load(Ordering::Acquire);
-                let frontier_ns = clock_ns.saturating_sub(*hold_ns);
-                Reach {
-                    limits: vec![positions.get(0)],
-                    frontier_ns,
-                    promises: Vec::new(),
-                }
-            }
-            Self::Live { promises } => {
-                let watermarks = promised(ring, promises);
-                Reach {
-                    frontier_ns: watermarks.min().unwrap_or(i64::MAX),
-                    limits: (0..ring.producers()).map(|p| ring.published(p)).collect(),
-                    promises: promises.clone(),
-                }
-            }
-        }
-    }
 }
 
 /// The watermarks of the producers that promise watermarks, ns; `i64::MIN`: no watermark yet.
@@ -78,6 +35,27 @@ pub(crate) fn promised(ring: &Ring, promises: &[bool]) -> impl Iterator<Item = i
 }
 
 impl Reach {
+    /// Live: everything that is published. Reads watermarks before limits: a packet that is older
+    /// than the watermarks, and was in time, is then within the limits. `promises`: for each
+    /// producer, whether it promises watermarks.
+    pub(crate) fn of_live(ring: &Ring, promises: &[bool]) -> Self {
+        let watermarks = promised(ring, promises);
+        Self {
+            frontier_ns: watermarks.min().unwrap_or(i64::MAX),
+            limits: (0..ring.producers()).map(|p| ring.published(p)).collect(),
+            promises: promises.to_vec(),
+        }
+    }
+
+    /// From files: the records before `end`.
+    pub(crate) fn of_files(end: u64, frontier_ns: i64) -> Self {
+        Self {
+            limits: vec![end],
+            frontier_ns,
+            promises: Vec::new(),
+        }
+    }
+
     /// The first record of a producer that may not be read yet.
     pub(crate) fn limit(&self, producer: usize) -> u64 {
         self.limits.get(producer).copied().unwrap_or(0)
@@ -91,14 +69,6 @@ impl Reach {
     /// Whether more of a producer's records may be read than before.
     pub(crate) fn is_beyond(&self, before: &Self, producer: usize) -> bool {
         self.limit(producer) > before.limit(producer)
-    }
-
-    /// Allows reading all records before `ends`: the analyzer has seen these records, and pauses
-    /// meanwhile.
-    pub(crate) fn extend(&mut self, ends: &[u64]) {
-        for (limit, end) in self.limits.iter_mut().zip(ends) {
-            *limit = (*limit).max(*end);
-        }
     }
 
     /// Packets before this ring time, ns, need not wait for older packets. With `everything`, no
@@ -128,70 +98,6 @@ impl Reach {
 /// records of the bucket.
 pub(crate) fn records_before(end: u64, info: &BucketInfo) -> u32 {
     u32::try_from(end.saturating_sub(info.first)).unwrap_or(u32::MAX)
-}
-
-/// The point at which an offline inserter waits, for example before it overwrites a bucket. The
-/// analyzer must have seen every record stored until now, and the dumper must have written what it
-/// needs. So what a trigger finds in the ring depends on the packets and on the ring's size, not on
-/// the scheduling of threads.
-#[derive(Debug, Default)]
-pub(crate) struct Gate {
-    state: Mutex<GateState>,
-    moved: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct GateState {
-    asked: u64,
-    analyzer: u64,
-    dumper: u64,
-    off: bool,
-}
-
-impl Gate {
-    /// Asks the analyzer and the dumper, and waits for both answers. `wake` is called once to wake
-    /// the analyzer. After [`Self::off`] the call does not wait.
-    pub(crate) fn wait(&self, wake: impl FnOnce()) {
-        let mut state = lock(&self.state);
-        state.asked += 1;
-        let mine = state.asked;
-        drop(state);
-        wake();
-        let mut state = lock(&self.state);
-        while state.dumper < mine && !state.off {
-            state = self
-                .moved
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// The request that the analyzer must answer after it has read everything.
-    pub(crate) fn asked_of_analyzer(&self) -> Option<u64> {
-        let state = lock(&self.state);
-        (state.asked > state.analyzer).then_some(state.asked)
-    }
-
-    pub(crate) fn analyzer_done(&self, asked: u64) {
-        lock(&self.state).analyzer = asked;
-    }
-
-    /// The request that the dumper must answer after it has written everything.
-    pub(crate) fn asked_of_dumper(&self) -> Option<u64> {
-        let state = lock(&self.state);
-        (state.analyzer > state.dumper).then_some(state.analyzer)
-    }
-
-    pub(crate) fn dumper_done(&self, asked: u64) {
-        lock(&self.state).dumper = asked;
-        self.moved.notify_all();
-    }
-
-    /// Lets every thread pass the gate from now on, because a thread that must answer has ended.
-    pub(crate) fn off(&self) {
-        lock(&self.state).off = true;
-        self.moved.notify_all();
-    }
 }
 
 /// The reading ledger at one moment, and the hits up to that moment.
@@ -260,10 +166,9 @@ impl AnalyzerCounters {
     }
 }
 
-/// The costs of dumps by rule, and full dumps, on their way from the dumper to the director. The
-/// analyzer takes the costs for the director: live at any time, from files only after the dumper
-/// has answered [`DumperMessage::Account`](crate::dump::order::DumperMessage::Account). The dumper
-/// writes nothing between this answer and the taking, so each run gets the same values.
+/// The costs of dumps by rule, and full dumps, on their way from the dumper to the director. Live,
+/// the director takes them at any time. From files, it takes them only after a round of the dumper
+/// that ends at the same packet in every run.
 #[derive(Debug, Default)]
 pub(crate) struct DumpCosts {
     /// Whether costs or full dumps are waiting. It orders no other access: the mutex protects the

@@ -4,7 +4,6 @@
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    rc::Rc,
     sync::{Arc, atomic::Ordering},
 };
 
@@ -113,7 +112,7 @@ pub(super) struct WaitingPacket {
 #[derive(Debug)]
 pub(super) enum Bytes {
     /// The packet is still in its bucket, which stays held meanwhile.
-    Ring(Rc<BucketView>, u32),
+    Ring(Arc<BucketView>, u32),
     Copied(Box<[u8]>),
 }
 
@@ -161,7 +160,7 @@ pub(super) fn verdict_line(report: &DumpReport) -> String {
 /// The place of a packet in the ring.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RecordLocation<'v> {
-    pub(super) view: &'v Rc<BucketView>,
+    pub(super) view: &'v Arc<BucketView>,
     pub(super) index: u32,
     pub(super) producer: usize,
     pub(super) record: u64,
@@ -259,7 +258,7 @@ impl ActiveDump {
             {
                 marks.exempt_dumped(interface.link_type, packet.data);
             }
-            let bytes = Bytes::Ring(Rc::clone(found.view), found.index);
+            let bytes = Bytes::Ring(Arc::clone(found.view), found.index);
             let meta = self.meta(packet, found, interface);
             self.wait(WaitingPacket { meta, bytes });
         }

@@ -1,8 +1,8 @@
 //! The dumper: reads the ring for all open dumps in one pass and gives their sinks the packets.
 //!
-//! The dumper reads no clock to order packets. A [`DumperProgress`] says how far it may read
+//! The dumper reads no clock to order packets. A [`Reach`] says how far it may read
 //! (offline: as far as the analyzer has got, so that a dump sees the same packets in every run).
-//! The progress also says which packets are final in order: those older than every watermark. Each
+//! The reach also says which packets are final in order: those older than every watermark. Each
 //! round visits the buckets with records that some dump has not read ([`Dumps`] knows the buckets),
 //! oldest first. Each bucket is visited once for all dumps. Then the round emits the packets that
 //! no older packet can precede any more.
@@ -22,11 +22,10 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    rc::{Rc, Weak},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::AtomicU64,
-        mpsc::{self, RecvTimeoutError},
+        mpsc::{Receiver, RecvTimeoutError},
     },
     time::Duration,
 };
@@ -46,6 +45,7 @@ use super::{
     post::PostQueue,
     scan::Scanner,
     sidecar::Origin,
+    store::keeper::StoreThreads,
     visit::BucketVisit,
 };
 use crate::{
@@ -53,7 +53,7 @@ use crate::{
     control::{
         common::RecorderShared,
         events::{Events, RecorderEvent},
-        progress::{DumperProgress, Reach},
+        progress::Reach,
         pulse::ThreadPulse,
         ring_time::StampRestorer,
     },
@@ -82,7 +82,6 @@ pub(crate) struct DumperParts {
     pub(crate) common: Arc<RecorderShared>,
     pub(crate) directory: Directory,
     pub(crate) pool: Pool,
-    pub(crate) progress: DumperProgress,
     /// Marks the flows of dumps' packets; `None`: nothing is shed.
     pub(crate) marks: Option<Arc<Marks>>,
     /// Runs a command for finished dumps; `None`: there is no command.
@@ -90,11 +89,14 @@ pub(crate) struct DumperParts {
     pub(crate) reproducible: bool,
     /// The origin of all dumps.
     pub(crate) origin: Origin,
-    pub(crate) messages: mpsc::Receiver<DumperMessage>,
+    /// Live: messages from the analyzer. From files the analyzer calls the dumper.
+    pub(crate) messages: Receiver<DumperMessage>,
     pub(crate) events: Events,
+    /// Ends after the dumper.
+    pub(crate) keeper: Option<StoreThreads>,
 }
 
-/// The dumper, which runs on one thread.
+/// The dumper: live a thread, from files a part of the analyzer's thread.
 #[derive(Debug)]
 pub(crate) struct Dumper {
     parts: DumperParts,
@@ -124,23 +126,9 @@ pub(crate) struct Dumper {
     next_number: Arc<AtomicU64>,
     /// Why no dump is completed any more, if the recording was abandoned.
     stopped: String,
-    /// The analyzer has ended.
-    is_last: bool,
-    /// The analyzer waits for an answer ([`DumperMessage::Account`]).
-    asked: Option<Account>,
+    /// Live: for each producer, whether it promises watermarks.
+    promises: Vec<bool>,
     pulse: ThreadPulse,
-}
-
-/// By producer, the first record that the account does not cover; and the channel for the answer.
-type Account = (Vec<u64>, mpsc::SyncSender<()>);
-
-/// The bounds of a round, read at its start.
-#[derive(Debug)]
-pub(crate) struct Bounds {
-    /// The number of the gate's request, if an inserter waits at the gate for the dumper.
-    gate: Option<u64>,
-    account: Option<Account>,
-    reach: Reach,
 }
 
 impl Dumper {
@@ -154,11 +142,10 @@ impl Dumper {
             kept_bytes: KeptBytes::new(common.is_live()),
             written_bytes: KeptBytes::new(common.is_live()),
             active: Dumps::new(&common.ring),
+            promises: common.intake.promises(),
             parts,
             scanner: Scanner::new(rules),
-            asked: None,
             pulse,
-            is_last: false,
             ending: BTreeMap::new(),
             lacking: BTreeMap::new(),
             rest_ns: 0,
@@ -174,11 +161,6 @@ impl Dumper {
     /// gone, no dump is open and no sink has work.
     pub(crate) fn wait(&mut self) -> bool {
         self.pulse.beat();
-        // The last round may have checked the gate before the analyzer passed on the request, and
-        // then have taken the analyzer's `Wake` message.
-        if self.asked.is_some() || self.parts.common.gate.asked_of_dumper().is_some() {
-            return true;
-        }
         let mut ending = self.ending.values();
         let wait = if !self.active.is_empty() || ending.any(|it| it.stage != Stage::Compressing) {
             DUMPER_WAIT
@@ -191,7 +173,6 @@ impl Dumper {
             Ok(message) => self.take(message),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                self.is_last = true;
                 if !self.active.are_closed() {
                     // No thread is left that could close the dumps.
                     self.abandon("the analyzer ended before it was complete");
@@ -205,77 +186,67 @@ impl Dumper {
         true
     }
 
+    /// Runs until the analyzer has ended and all dumps are finished, or until everything must end.
+    pub(crate) fn run(mut self) {
+        let (keeper, control) = (
+            self.parts.keeper.take(),
+            Arc::clone(&self.parts.common.control),
+        );
+        while !control.aborting() && self.wait() {
+            self.step();
+        }
+        if control.aborting() {
+            self.abandon("stopped before it was complete");
+        }
+        drop(self);
+        drop(keeper);
+    }
+
     /// One round: messages, then one pass over the ring for all dumps, then the dumps that are
     /// complete.
     pub(crate) fn step(&mut self) {
-        // The bounds are read before the messages. So when the dumper reads up to the analyzer's
-        // position, it has all messages that the analyzer sent before the analyzer reached this
-        // position.
-        let bounds = self.bounds();
-        self.round(bounds);
+        // The reach is read before the messages. So the dumper has all messages that the analyzer
+        // sent before these records were published.
+        let reach = self.reach();
+        self.round(&reach, false);
     }
 
-    /// The bounds of a round, and the threads that wait for the round.
-    fn bounds(&mut self) -> Bounds {
-        let gate = self.parts.common.gate.asked_of_dumper();
-        let account = self.asked.take();
+    /// Live: how far the dumper may read now. From files: as far as in the last round.
+    fn reach(&self) -> Reach {
         let common = &self.parts.common;
-        let mut reach = (self.parts.progress).reach(&common.ring, &common.packet_clock);
-        // The analyzer publishes its position only after a batch. The dumper may have read further
-        // for an account within the batch.
-        reach.extend(&self.active.passed().limits);
-        if let Some((ends, _)) = &account {
-            reach.extend(ends);
-        }
-        Bounds {
-            gate,
-            account,
-            reach,
+        match common.is_live() {
+            true => Reach::of_live(&common.ring, &self.promises),
+            false => self.active.passed().clone(),
         }
     }
 
-    fn round(&mut self, bounds: Bounds) {
-        let Bounds {
-            gate,
-            account,
-            reach,
-        } = bounds;
+    /// A round within `reach`. `is_waited_for`, from files: afterwards the inserter may overwrite
+    /// buckets, or the director needs the costs of the dumps.
+    pub(crate) fn round(&mut self, reach: &Reach, is_waited_for: bool) {
         while let Ok(message) = self.parts.messages.try_recv() {
             self.take(message);
         }
         self.take_outcomes();
         self.compiler
             .take_up(&mut self.active, &mut self.scanner, &mut self.names);
-        let is_asked = gate.is_some() || account.is_some();
-        if is_asked || !self.keeps_step() {
-            // Packets of a dump with a limit wait for older packets as long as they may: the first
-            // packets that are emitted use up the limit.
-            let everything = is_asked && !self.active.has_limited();
-            self.pass(&reach, is_asked, everything);
-            self.active.settle(&reach);
-            for dump in self.active.take_changed() {
-                self.flush(dump);
-            }
-            self.complete(&reach);
+        // Packets of a dump with a limit wait for older packets as long as they may: the first
+        // packets that are emitted use up the limit.
+        let everything = is_waited_for && !self.active.has_limited();
+        self.pass(reach, is_waited_for, everything);
+        self.active.settle(reach);
+        for dump in self.active.take_changed() {
+            self.flush(dump);
         }
+        self.complete(reach);
         self.try_sidecar_again();
         self.rest();
-        if let Some((_, reply)) = account {
-            let _ = reply.send(());
-        }
-        if let Some(gate) = gate {
-            if let Some(marks) = &self.parts.marks {
-                marks.settle();
-            }
-            self.parts.common.gate.dumper_done(gate);
-        }
     }
 
-    /// Whether rounds must keep step with the analyzer. From files, the packet at which a limit
-    /// ends a dump would otherwise depend on the dumper's progress. So the dumper reads on only
-    /// when the analyzer or the inserter waits for it, which is at the same packets in every run.
-    fn keeps_step(&self) -> bool {
-        !self.is_last && !self.parts.common.is_live() && self.active.has_limited()
+    /// From files, while the inserter waits: see [`Marks::settle`].
+    pub(crate) fn settle_marks(&self) {
+        if let Some(marks) = &self.parts.marks {
+            marks.settle();
+        }
     }
 
     /// Abandons all dumps: nothing more is completed except work that the sinks already have.
@@ -300,7 +271,7 @@ impl Dumper {
         }
     }
 
-    fn take(&mut self, message: DumperMessage) {
+    pub(crate) fn take(&mut self, message: DumperMessage) {
         match message {
             DumperMessage::Open(order, reservation) => self.open(*order, reservation),
             DumperMessage::Close(close) => {
@@ -312,8 +283,6 @@ impl Dumper {
                     dump.alerted.add(alert, unread);
                 }
             }
-            DumperMessage::Wake => {}
-            DumperMessage::Account { ends, reply } => self.asked = Some((ends, reply)),
         }
     }
 
@@ -368,13 +337,13 @@ impl Dumper {
         let bucket = visit.info.bucket;
         let held = self.views.get(&bucket).and_then(Weak::upgrade);
         let ring = &self.parts.common.ring;
-        let Some(view) = held.or_else(|| ring.hold(bucket).map(Rc::new)) else {
+        let Some(view) = held.or_else(|| ring.hold(bucket).map(Arc::new)) else {
             // The bucket was overwritten. This call takes the ring's mutex, and so waits for the
             // thread that overwrote the bucket: then the reservations report the loss.
             ring.buckets_from(visit.info.producer, u64::MAX, &mut Vec::new());
             return;
         };
-        self.views.insert(bucket, Rc::downgrade(&view));
+        self.views.insert(bucket, Arc::downgrade(&view));
         let (names, stamps) = (&mut self.names, &mut self.stamps);
         let to = self
             .scanner

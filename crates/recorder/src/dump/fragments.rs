@@ -5,7 +5,13 @@
 //! the budget, fragments without a first fragment could take the memory of 1,024 packets in each of
 //! thousands of dumps.
 
-use std::{cell::Cell, collections::VecDeque, rc::Rc};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
 
 use retroscope_packet::FragmentKey;
 
@@ -20,7 +26,8 @@ const BYTES_MAX: usize = 64 << 20;
 /// Bytes of one kind that all dumps of a dumper keep, and their limit. All clones share one budget.
 #[derive(Debug, Clone)]
 pub(super) struct KeptBytes {
-    now: Rc<Cell<usize>>,
+    /// Relaxed: one thread at a time runs the dumper.
+    now: Arc<AtomicUsize>,
     most: usize,
 }
 
@@ -38,21 +45,22 @@ impl KeptBytes {
     /// which other dumps end depends on threads, and must not change a result.
     pub(super) fn new(is_live: bool) -> Self {
         Self {
-            now: Rc::default(),
+            now: Arc::default(),
             most: if is_live { BYTES_MAX } else { usize::MAX },
         }
     }
 
     pub(super) fn add(&self, bytes: usize) {
-        self.now.set(self.now.get() + bytes);
+        self.now.store(self.now.load(Relaxed) + bytes, Relaxed);
     }
 
     pub(super) fn take_back(&self, bytes: usize) {
-        self.now.set(self.now.get().saturating_sub(bytes));
+        let left = self.now.load(Relaxed).saturating_sub(bytes);
+        self.now.store(left, Relaxed);
     }
 
     pub(super) fn has_room(&self, bytes: usize) -> bool {
-        self.now.get().saturating_add(bytes) <= self.most
+        self.now.load(Relaxed).saturating_add(bytes) <= self.most
     }
 }
 
@@ -174,7 +182,7 @@ mod tests {
             for dump in &mut dumps {
                 dump.keep(datagram(1), fragment(time_ns, 65_535));
                 kept += 1;
-                assert!(all.now.get() <= BYTES_MAX);
+                assert!(all.now.load(Relaxed) <= BYTES_MAX);
             }
         }
         let held: usize = dumps.iter().map(|dump| dump.iter().count()).sum();
@@ -182,7 +190,7 @@ mod tests {
         assert_eq!(held as u64 + forgotten, kept);
         assert!(held > 1000, "{held}");
         drop(dumps);
-        assert_eq!(all.now.get(), 0);
+        assert_eq!(all.now.load(Relaxed), 0);
     }
 
     #[test]
@@ -200,7 +208,7 @@ mod tests {
         let times: Vec<i64> = dump.iter().map(|it| it.meta.key.time_ns).collect();
         assert_eq!(times, [976, 978, 980]);
         let bytes: usize = dump.iter().map(bytes_of).sum();
-        assert_eq!(dump.all.now.get(), bytes);
+        assert_eq!(dump.all.now.load(Relaxed), bytes);
         assert_eq!(dump.take(datagram(1)).len(), 0);
     }
 }

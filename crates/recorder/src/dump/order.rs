@@ -40,14 +40,6 @@ pub(crate) enum DumperMessage {
     },
     /// Close a dump's window: records from [`CloseOrder::ends`] on do not belong to the dump.
     Close(Box<CloseOrder>),
-    /// Check the gate again, because a thread waits at the gate.
-    Wake,
-    /// Write as many of the records before `ends` as possible, report their cost, and answer. The
-    /// analyzer waits for the answer (from files).
-    Account {
-        ends: Vec<u64>,
-        reply: SyncSender<()>,
-    },
 }
 
 /// Maximum number of messages in the queue of the dumper. Live, further messages wait in the
@@ -58,39 +50,29 @@ const BEHIND_MAX: usize = 1024;
 /// 1 KiB.
 const UNSENT_ALERTS_MAX: usize = 16_384;
 
-/// The analyzer's end of the queue to the dumper. A live analyzer never waits for a dumper that a
-/// disk delays: messages without room in the queue wait here. The limits on open dumps bound the
+/// Live: the analyzer's end of the queue to the dumper. The analyzer never waits for a dumper that
+/// a disk delays: messages without room in the queue wait here. The limits on open dumps bound the
 /// waiting orders, because a dump whose order waits here is not finished. Each dump has at most two
 /// orders. [`UNSENT_ALERTS_MAX`] bounds the alerts.
 #[derive(Debug)]
 pub(crate) struct DumperMessages {
     queue: SyncSender<DumperMessage>,
     pub(crate) unsent: VecDeque<DumperMessage>,
-    live: bool,
 }
 
 impl DumperMessages {
-    pub(crate) fn new(live: bool) -> (Self, Receiver<DumperMessage>) {
+    pub(crate) fn new() -> (Self, Receiver<DumperMessage>) {
         let (queue, messages) = sync_channel(BEHIND_MAX);
         let unsent = VecDeque::new();
-        let sender = Self {
-            queue,
-            unsent,
-            live,
-        };
-        (sender, messages)
+        (Self { queue, unsent }, messages)
     }
 
-    /// Sends a message after all earlier messages. From files the call waits while the queue is
-    /// full. If the dumper has ended, the message is dropped: either the dumper was asked to end,
-    /// or it failed, and the join of its thread reports the failure.
+    /// Sends a message after all earlier messages. If the dumper has ended, the message is dropped:
+    /// either the dumper was asked to end, or it failed, and the join of its thread reports the
+    /// failure.
     pub(crate) fn send(&mut self, message: DumperMessage) {
-        if self.live {
-            self.unsent.push_back(message);
-            self.push();
-        } else {
-            let _ = self.queue.send(message);
-        }
+        self.unsent.push_back(message);
+        self.push();
     }
 
     /// Whether an alert that joins a dump may be sent. Live, the limits on open dumps do not bound

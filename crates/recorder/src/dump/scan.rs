@@ -4,7 +4,7 @@
 //! number of open dumps. Only packets that some dump's filter matches, or may match, are handled
 //! for each dump. A dump with a script runs the script on each packet in its window.
 
-use std::{ops::Range, rc::Rc};
+use std::{ops::Range, sync::Arc};
 
 use retroscope_filter::{Certainty, Matches, RuleId, RuleReader};
 use retroscope_packet::LinkType;
@@ -33,7 +33,7 @@ pub(super) struct Scanner {
 
 /// Some records of a bucket, all of one interface.
 struct RecordRun<'a> {
-    view: &'a Rc<BucketView>,
+    view: &'a Arc<BucketView>,
     visit: &'a BucketVisit,
     interface: &'a RecordedInterface,
     chunk: &'a Chunk<'a>,
@@ -77,7 +77,7 @@ impl Scanner {
     /// the first record that was not read.
     pub(super) fn scan(
         &mut self,
-        view: &Rc<BucketView>,
+        view: &Arc<BucketView>,
         visit: &BucketVisit,
         dumps: &mut Dumps,
         names: &mut InterfaceCache,

@@ -6,9 +6,9 @@
 //! open dumps about a packet before it sheds the packet. A dump of everything selects no particular
 //! flow and exempts no flow.
 //!
-//! Live, marks take effect immediately. From files, marks set by dumps take effect at the next
-//! barrier, when the inserter waits for all analysis ([`Marks::settle`]), because the dumper's
-//! progress between barriers is not deterministic.
+//! Live, marks take effect immediately. From files, marks set by dumps take effect when the
+//! inserter catches up with the analysis ([`Marks::settle`]), because the progress of the
+//! analyzer's thread before that is not deterministic.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -56,7 +56,7 @@ enum MarkedFlows {
     /// From files: the first [`MARKS`] flows keep their marks, and further flows get no mark.
     Exact {
         table: Mutex<HashMap<BiflowKey, Mark>>,
-        /// Flows with packets in open dumps since the last barrier.
+        /// Flows with packets in open dumps since the inserter last caught up.
         dumped: Mutex<HashSet<BiflowKey>>,
     },
 }
@@ -66,7 +66,8 @@ enum MarkedFlows {
 pub(crate) struct DumpFilters {
     reader: RuleReader,
     matches: Matches,
-    /// Whether `dumps` had filters, live at the last look-up, from files at the last barrier.
+    /// Whether `dumps` had filters, live at the last look-up, from files when the inserter last
+    /// caught up.
     any: bool,
 }
 
@@ -155,14 +156,14 @@ impl Marks {
         self.open.store(dumps.len(), Relaxed);
     }
 
-    /// From files, at a barrier: the inserter learns which dumps are open.
+    /// From files, after the inserter has caught up: it learns which dumps are open.
     pub(crate) fn refresh_filters(&self, filters: &mut DumpFilters) {
         filters.any = self.open.load(Relaxed) > 0;
         filters.reader.refresh_blocking();
     }
 
-    /// From files, at a barrier: exempts the flows with packets in open dumps. Meanwhile the
-    /// inserter waits, and all stored packets were analyzed.
+    /// From files, when the inserter catches up: exempts the flows with packets in open dumps. All
+    /// stored packets were analyzed.
     pub(crate) fn settle(&self) {
         if let MarkedFlows::Exact { dumped, .. } = &self.flows {
             let dumped = std::mem::take(&mut *lock(dumped));

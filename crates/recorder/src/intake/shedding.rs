@@ -6,7 +6,7 @@
 //! the packets alone.
 
 use std::{
-    fmt, io,
+    io,
     net::SocketAddr,
     sync::{
         Arc, Mutex,
@@ -24,11 +24,11 @@ use retroscope_packet::{
     Direction, LinkType,
     proto::{SCTP, TCP, UDP},
 };
-use retroscope_ring::{Positions, Producer, Ring, Waker};
+use retroscope_ring::{Positions, Producer, Ring};
 
 use crate::{
-    analysis::{RingReader, shard_reader::ShardReader},
-    control::{common::RecorderShared, lock},
+    analysis::lockstep::Lockstep,
+    control::lock,
     intake::{
         Intake,
         capture_filter::CaptureFilter,
@@ -181,8 +181,8 @@ pub(crate) struct Shedding {
     ring_bytes: u64,
     /// Packets lost by congestion up to the last period.
     lost: u64,
-    /// From files: waits for the analysis of stored packets. `None`: live.
-    barrier: Option<AnalysisBarrier>,
+    /// From files: analyzes stored packets. `None`: live.
+    lockstep: Option<Arc<Lockstep>>,
     /// From files: all packets before this one were analyzed, counted in packets that the shedder
     /// was asked about.
     drained: u64,
@@ -192,37 +192,8 @@ pub(crate) struct Shedding {
     asked: u64,
 }
 
-/// Waits until all stored packets were analyzed.
-pub(crate) struct AnalysisBarrier {
-    pub(crate) common: Arc<RecorderShared>,
-    pub(crate) waker: Waker,
-    /// The shard reader that runs in this thread, if any.
-    pub(crate) reader: Option<Arc<Mutex<ShardReader>>>,
-}
-
-impl fmt::Debug for AnalysisBarrier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AnalysisBarrier").finish_non_exhaustive()
-    }
-}
-
-impl AnalysisBarrier {
-    pub(crate) fn wait(&self, producer: &mut Producer) {
-        producer.publish();
-        let has_found = self.reader.as_ref().is_none_or(|reader| {
-            let mut reader = lock(reader);
-            while reader.step() {}
-            reader.has_found()
-        });
-        // Before the first hit no dump is open, and there is no need to wait for the dumper.
-        if has_found {
-            self.common.gate.wait(|| self.waker.wake());
-        }
-    }
-}
-
 impl Shedding {
-    pub(crate) fn new(classes: SheddingConfig, barrier: Option<AnalysisBarrier>) -> Self {
+    pub(crate) fn new(classes: SheddingConfig, lockstep: Option<Arc<Lockstep>>) -> Self {
         let config = TrackerConfig {
             flows_max: classes.flows_max,
             ..TrackerConfig::default()
@@ -237,7 +208,7 @@ impl Shedding {
             has_limit: classes.history.is_some(),
         };
         let mut shedder = Shedder::new(of_flows, &config, Secret::random(), advise);
-        shedder.set_hands_over(barrier.is_none());
+        shedder.set_hands_over(lockstep.is_none());
         Self {
             filters,
             version: classes.cutoffs.version.load(Relaxed),
@@ -250,7 +221,7 @@ impl Shedding {
             readers: classes.readers,
             ring_bytes: classes.ring_bytes,
             lost: 0,
-            barrier,
+            lockstep,
             drained: 0,
             kept: 0,
             asked: 0,
@@ -347,20 +318,20 @@ impl Shedding {
 
     /// Why a frame of this ring time is not kept; `None`: it is kept. From files, if a new mark of
     /// the flow may decide about the frame, calls `drain_before`. `drain_before` stores the earlier
-    /// frames and waits until they are analyzed.
+    /// frames and has them analyzed.
     pub(crate) fn sheds(
         &mut self,
         (link_type, interface): (LinkType, u16),
         time_ns: i64,
         frame: &WireFrame<'_>,
-        drain_before: &mut dyn FnMut(&AnalysisBarrier),
+        drain_before: &mut dyn FnMut(&Lockstep),
     ) -> Option<ShedCause> {
         let Self {
             filters,
             shedder,
             marks,
             dump_filters,
-            barrier,
+            lockstep,
             drained,
             kept,
             asked,
@@ -393,11 +364,11 @@ impl Shedding {
         let mark = |key: &BiflowKey, (last, number): (Option<u64>, u64)| {
             let is_due =
                 last.is_none_or(|last| last >= *drained) || number - *drained >= RECHECK_PACKETS;
-            if let Some(barrier) = barrier
+            if let Some(lockstep) = lockstep
                 && is_due
                 && *kept > *drained
             {
-                drain_before(barrier);
+                drain_before(lockstep);
                 *drained = number;
                 marks.refresh_filters(dump_filters);
             }

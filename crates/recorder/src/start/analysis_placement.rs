@@ -20,16 +20,6 @@ use crate::{
 };
 
 impl Analyzers {
-    /// Replaces `auto` by `inline` from files if packets may be shed (`sheds`). From files, before
-    /// an inserter sheds a packet, it may have to wait for the analysis of earlier packets. That is
-    /// quickest if the inserter analyzes these packets itself.
-    pub(crate) fn decided(self, offline: bool, sheds: bool) -> Self {
-        match self {
-            Self::Auto if offline && sheds => Self::Inline,
-            analyzers => analyzers,
-        }
-    }
-
     /// Maximum number of readers of the ring that live inserters need to run shards.
     pub(crate) fn releasing_readers_max(self, offline: bool, queues: usize) -> usize {
         match self {
@@ -38,11 +28,9 @@ impl Analyzers {
         }
     }
 
-    /// Maximum number of readers of the ring that other threads, or the inserter of files, need to
-    /// run shards.
-    pub(crate) fn readers_max(self, offline: bool) -> usize {
+    /// Maximum number of readers of the ring that other threads need to run shards.
+    pub(crate) fn readers_max(self) -> usize {
         match self {
-            Self::Inline if offline => 1,
             Self::Threads(threads) if threads.get() > 1 => threads.get().min(SHARDS),
             Self::Auto | Self::Inline | Self::Threads(_) => 0,
         }
@@ -119,10 +107,6 @@ pub(crate) fn choose(
         let is_divided = least != Some(Partition::Undeclared) && !it.flows && !it.modules;
         let is_divided = is_divided && !it.joins;
         return Ok(match analyzers {
-            // With modules, or if the ring has no room for the reader, the analyzer does the work
-            // instead, and finds the same hits.
-            Analyzers::Inline if it.readers == 0 || it.modules => one,
-            Analyzers::Inline => (AnalysisPlacement::ShardReaders, 1, None),
             Analyzers::Threads(threads) if threads.get() > 1 && is_divided => {
                 readers(AnalysisPlacement::ShardReaders, threads.get().min(SHARDS))
             }
@@ -132,7 +116,7 @@ pub(crate) fn choose(
                 Situation { joins: true, .. } if least > Some(Partition::Undeclared) => joins,
                 _ => script,
             }),
-            Analyzers::Auto | Analyzers::Threads(_) => one,
+            Analyzers::Auto | Analyzers::Inline | Analyzers::Threads(_) => one,
         });
     }
     let why_not = match least {
@@ -391,7 +375,7 @@ mod tests {
                 Some((analyzer, 1)),
             ),
             (auto, file, Some((analyzer, 1))),
-            (inline, file, Some((shards, 1))),
+            (inline, file, Some((analyzer, 1))),
             (threads(1), file, Some((analyzer, 1))),
             (threads(4), file, Some((shards, 4))),
             (threads(40), file, Some((shards, SHARDS))),
@@ -439,7 +423,7 @@ mod tests {
                 shards,
             )) = expected
             {
-                let readers = analyzers.readers_max(situation.offline);
+                let readers = analyzers.readers_max();
                 assert!(shards <= readers, "{analyzers:?} {situation:?}");
                 let small = Situation {
                     readers: shards - 1,
@@ -449,19 +433,6 @@ mod tests {
                 assert!(fewer <= small.readers.max(1), "{analyzers:?} {situation:?}");
                 assert_eq!(who == placement, fewer > 1);
             }
-        }
-    }
-
-    #[test]
-    fn from_files_whoever_sheds_looks_itself() {
-        let (auto, inline) = (Analyzers::Auto, Analyzers::Inline);
-        for (analyzers, offline, sheds, decided) in [
-            (auto, true, true, inline),
-            (auto, true, false, auto),
-            (auto, false, true, auto),
-            (threads(2), true, true, threads(2)),
-        ] {
-            assert_eq!(analyzers.decided(offline, sheds), decided);
         }
     }
 

@@ -34,9 +34,7 @@ use retroscope_capture::{
 use retroscope_flow::TailDrop;
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::scan_link_types;
-use retroscope_ring::{
-    EvictionDetail, GroupKind, Mode, Positions, Ring, RingConfig, RingError, Waker,
-};
+use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingError, Waker};
 use retroscope_script::ScriptLimits;
 use rustix::system::uname;
 
@@ -59,13 +57,12 @@ use crate::{
         common::RecorderShared,
         events::Events,
         packet_id::Recording,
-        progress::DumperProgress,
         pulse::ThreadPulse,
         threads::DividedAnalysis,
         unprivileged::without_capabilities,
     },
     dump::{
-        dumper::DumperParts,
+        dumper::{Dumper, DumperParts},
         names::Directory,
         order::{DumperMessage, DumperMessages},
         pool::{Pool, PoolConfig},
@@ -203,10 +200,8 @@ impl OpenedRecorder {
         let producers = producers.map_or(queues, |threads| threads.min(queues));
         let flows_together = probed.len() == 1 && probed[0].keeps_flows_together();
         let mut ring_config = ring_config(config, producers, clock.now());
-        // Scripts are not loaded yet, so each trigger script counts as a script that shunts.
-        let may_shed = !config.cutoffs.is_empty() || !config.scripts.triggers.is_empty();
-        let analyzers = config.analyzers.decided(config.offline, may_shed);
-        let readers = ring_config.add_readers(analyzers.readers_max(config.offline))?;
+        let analyzers = config.analyzers;
+        let readers = ring_config.add_readers(analyzers.readers_max())?;
         ring_config.releasing_readers = analyzers.releasing_readers_max(config.offline, queues);
         let ring = Ring::new(&ring_config, progress)?;
         let offer = offer(config, &mut expressions, &known);
@@ -257,10 +252,8 @@ impl OpenedRecorder {
             joins: config.scripts.joins(),
         };
         let shunts = functions.shunts();
-        let sheds = !config.cutoffs.is_empty() || shunts;
-        let analyzers = config.analyzers.decided(config.offline, sheds);
         let (placement, shards, notice) =
-            choose(analyzers, situation).map_err(StartError::Analyzers)?;
+            choose(config.analyzers, situation).map_err(StartError::Analyzers)?;
         for _ in 1..shards {
             scripts.push(load()?);
         }
@@ -376,9 +369,6 @@ impl Planned {
             _ => Vec::new(),
         };
         let shared_readers = SharedReaders::new(of_inserters);
-        // A single reader exists only from files with `inline`: the inserter runs this reader.
-        let is_single = shard_readers.len() == 1;
-        let inserters_reader = shard_readers.pop_if(|_| is_single);
         let inline = shared_readers.as_ref().map(|readers| InlineParts {
             slots: Arc::clone(&slots),
             readers: Arc::clone(readers),
@@ -398,7 +388,7 @@ impl Planned {
         if let Some(alone) = alone.filter(|_| self.opened.producers < self.opened.queues) {
             return Err(StartError::Threads(alone.source_name().to_owned()));
         }
-        let (messages_tx, messages) = DumperMessages::new(!config.offline);
+        let (messages_tx, messages) = DumperMessages::new();
         let (commands_tx, commands) = commands();
         let window = default_window(config);
         let requests = config
@@ -421,13 +411,11 @@ impl Planned {
             data_path: DataPath {
                 analyzer: Analyzer::new(common, shards, parts, (reader, shared_readers), director),
                 shard_readers,
-                inserters_reader,
                 for_inserters,
                 intakes,
                 waker,
                 events,
             },
-            positions,
             messages,
             commands: commands_tx,
             book: self.book,
@@ -442,8 +430,6 @@ impl Planned {
 #[derive(Debug)]
 struct Wired {
     data_path: DataPath,
-    /// How far the analyzer has read.
-    positions: Positions,
     /// Messages to the dumper.
     messages: Receiver<DumperMessage>,
     /// Commands to the analyzer.
@@ -457,7 +443,11 @@ struct Wired {
 
 impl Wired {
     /// Starts the threads: first those that write dumps, which keep the privileges of the caller.
-    fn run(self, config: &Config, post: Option<(Post, PostQueue)>) -> Result<Recorder, StartError> {
+    fn run(
+        mut self,
+        config: &Config,
+        post: Option<(Post, PostQueue)>,
+    ) -> Result<Recorder, StartError> {
         let live = !config.offline;
         let for_inserters = &self.data_path.for_inserters;
         let (common, events) = (Arc::clone(&for_inserters.common), &self.data_path.events);
@@ -472,14 +462,6 @@ impl Wired {
             directory: (self.directory.kept_by(kept_by.as_ref())).ended_by(&common.control),
             pool: Pool::start(pool, &common)?,
             common: Arc::clone(&common),
-            progress: if live {
-                let promises = common.intake.promises();
-                DumperProgress::Live { promises }
-            } else {
-                let hold_ns = duration_ns(config.hold);
-                let positions = self.positions;
-                DumperProgress::Follow { positions, hold_ns }
-            },
             marks: classes.map(|it| Arc::clone(&it.marks)),
             post: post_queue,
             reproducible: config.reproducible,
@@ -491,9 +473,16 @@ impl Wired {
             },
             messages: self.messages,
             events: events.clone(),
+            keeper,
         };
         let rules = Rules::new(mode(config.offline), Arc::clone(&self.book.native));
-        let dumper = spawn_dumper(parts, rules, keeper)?;
+        let dumper = if live {
+            Some(spawn_dumper(parts, rules)?)
+        } else {
+            let dumper = Dumper::new(parts, rules);
+            self.data_path.analyzer.run_dumper(dumper);
+            None
+        };
         let handle = RecorderHandle {
             control: Arc::clone(&common.control),
             waker: self.data_path.waker.clone(),
@@ -513,8 +502,7 @@ impl Wired {
             events: RefCell::new(handle.subscribe(Some(0))),
             handle,
             inserters,
-            analyzers,
-            dumper,
+            analyzers: analyzers.into_iter().chain(dumper).collect(),
             post,
             notices: self.notices,
             flows: self.flows,

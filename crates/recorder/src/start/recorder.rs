@@ -91,7 +91,6 @@ pub struct Recorder {
     pub(super) inserters: Vec<JoinHandle<Vec<SourceError>>>,
     /// The analyzer, and the readers of shards.
     pub(super) analyzers: Vec<JoinHandle<()>>,
-    pub(super) dumper: JoinHandle<()>,
     pub(super) post: Option<Post>,
     pub(super) notices: Vec<String>,
     pub(super) flows: Option<FlowReceiver>,
@@ -352,7 +351,7 @@ impl Recorder {
                 Err(_) => panicked = true,
             }
         }
-        for thread in self.analyzers.into_iter().chain([self.dumper]) {
+        for thread in self.analyzers {
             panicked |= thread.join().is_err();
         }
         // The dumper, which has ended, has reported the last dump to the threads of `--post`.

@@ -16,16 +16,14 @@ use retroscope_ring::Waker;
 
 use crate::{
     analysis::{
-        RingReader, analyzer::Analyzer, director::Clip, rules::Rules, shard_reader::ShardReader,
+        RingReader, analyzer::Analyzer, director::Clip, lockstep::Lockstep, rules::Rules,
+        shard_reader::ShardReader,
     },
     control::{
         common::RecorderShared,
         events::{Events, RecorderEvent},
     },
-    dump::{
-        dumper::{Dumper, DumperParts},
-        store::keeper::StoreThreads,
-    },
+    dump::dumper::{Dumper, DumperParts},
     intake::inserter::{
         live::LiveInserter, merge::MergeInserter, parts::InserterParts, queue_intake::QueueIntake,
     },
@@ -46,23 +44,12 @@ const NO_DUMP_ANALYZER_WAIT: Duration = Duration::from_millis(100);
 /// cost more, because it wakes a sleeping CPU.
 const ANALYZER_PAUSE: Duration = Duration::from_millis(2);
 
-/// Starts the dumper. The keeper ends after the dumper.
-pub(super) fn spawn_dumper(
-    parts: DumperParts,
-    rules: Rules,
-    keeper: Option<StoreThreads>,
-) -> io::Result<JoinHandle<()>> {
+/// Starts the thread of a live dumper.
+pub(super) fn spawn_dumper(parts: DumperParts, rules: Rules) -> io::Result<JoinHandle<()>> {
     Builder::new().name("dumper".to_owned()).spawn(move || {
-        let _keeper = keeper;
-        let OpenGate(common) = &OpenGate(Arc::clone(&parts.common));
-        let mut dumper = Dumper::new(parts, rules);
-        common.pulses.enter("dumper");
-        while !common.control.aborting() && dumper.wait() {
-            dumper.step();
-        }
-        if common.control.aborting() {
-            dumper.abandon("stopped before it was complete");
-        }
+        let _stop = StopOnPanic(Arc::clone(&parts.common));
+        parts.common.pulses.enter("dumper");
+        Dumper::new(parts, rules).run();
     })
 }
 
@@ -93,8 +80,6 @@ fn read(reader: &mut impl RingReader, live: bool, left: &AtomicUsize) {
 pub(super) struct DataPath {
     pub(super) analyzer: Analyzer,
     pub(super) shard_readers: Vec<ShardReader>,
-    /// The reader that the inserter of files runs itself.
-    pub(super) inserters_reader: Option<ShardReader>,
     pub(super) for_inserters: InserterParts,
     pub(super) intakes: Vec<QueueIntake>,
     /// Wakes the analyzer.
@@ -120,22 +105,41 @@ impl DataPath {
         let not_ended = Arc::new(AtomicUsize::new(inserter_count + self.shard_readers.len()));
         let wakers = self.shard_readers.iter().map(ShardReader::waker);
         let wakers: Vec<Waker> = wakers.chain([self.waker.clone()]).collect();
-        let mut analyzers = vec![spawn_analyzer(self.analyzer, &common, &not_ended)?];
+        let mut analyzer = self.analyzer;
+        let (thread, lockstep) = if common.is_live() {
+            let run = |left: &AtomicUsize| {
+                read(&mut analyzer, true, left);
+                Some(analyzer)
+            };
+            (spawn_analyzer(&common, &not_ended, run)?, None)
+        } else {
+            let lockstep = Arc::new(Lockstep::new(analyzer));
+            let its_own = Arc::clone(&lockstep);
+            let run = move |left: &AtomicUsize| its_own.run(left);
+            let thread = spawn_analyzer(&common, &not_ended, run)?;
+            (thread, Some(lockstep))
+        };
+        let gone = |left: &[&Arc<AtomicUsize>]| ThreadExitGuard {
+            left: left.iter().copied().map(Arc::clone).collect(),
+            wakers: wakers.clone(),
+            lockstep: lockstep.clone(),
+        };
+        let mut analyzers = vec![thread];
         for (number, mut reader) in self.shard_readers.into_iter().enumerate() {
-            let gone = ThreadExitGuard::new(&[&not_ended], &wakers);
+            let gone = gone(&[&not_ended]);
             let (common, left) = (Arc::clone(&common), Arc::clone(&left));
             let name = format!("shard-{number}");
             analyzers.push(Builder::new().name(name.clone()).spawn(move || {
                 let _gone = gone;
-                let OpenGate(common) = &OpenGate(common);
+                let StopOnPanic(common) = &StopOnPanic(common);
                 common.pulses.enter(&name);
                 read(&mut reader, common.is_live(), &left);
                 reader.end();
             })?);
         }
-        let gone = || ThreadExitGuard::new(&[&left, &not_ended], &wakers);
+        let gone = || gone(&[&left, &not_ended]);
         let mut inserters = Vec::new();
-        if common.is_live() {
+        let Some(lockstep) = &lockstep else {
             let shares = shares(self.intakes, inserter_count);
             for (index, intakes) in shares.into_iter().enumerate() {
                 let inserter = LiveInserter::new(intakes, common.ring.producer()?);
@@ -143,14 +147,17 @@ impl DataPath {
                 let name = format!("inserter-{index}");
                 inserters.push(spawn_inserter(name, gone(), self.events.clone(), run)?);
             }
-        } else {
-            let reader = (self.waker, self.inserters_reader);
-            let producer = common.ring.producer()?;
-            let inserter = MergeInserter::new(self.intakes, producer, reader, self.for_inserters);
-            let run = |notify: &mut dyn FnMut(String)| inserter.run(notify);
-            let name = "inserter".to_owned();
-            inserters.push(spawn_inserter(name, gone(), self.events, run)?);
-        }
+            return Ok((analyzers, inserters));
+        };
+        let producer = common.ring.producer()?;
+        let inserter = MergeInserter::new(self.intakes, producer, lockstep, self.for_inserters);
+        let run = |notify: &mut dyn FnMut(String)| inserter.run(notify);
+        inserters.push(spawn_inserter(
+            "inserter".to_owned(),
+            gone(),
+            self.events,
+            run,
+        )?);
         Ok((analyzers, inserters))
     }
 }
@@ -166,21 +173,23 @@ pub(crate) fn shares(intakes: Vec<QueueIntake>, threads: usize) -> Vec<Vec<Queue
     shares
 }
 
+/// `run` returns the analyzer when the threads that its argument counts have ended.
 fn spawn_analyzer(
-    mut analyzer: Analyzer,
     common: &Arc<RecorderShared>,
     left: &Arc<AtomicUsize>,
+    run: impl FnOnce(&AtomicUsize) -> Option<Analyzer> + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     let (common, left) = (Arc::clone(common), Arc::clone(left));
     Builder::new().name("analyzer".to_owned()).spawn(move || {
-        let OpenGate(common) = &OpenGate(common);
+        let StopOnPanic(common) = &StopOnPanic(common);
         common.pulses.enter("analyzer");
-        read(&mut analyzer, common.is_live(), &left);
-        analyzer.end(if common.control.stopping() {
-            Clip::Stop
-        } else {
-            Clip::End
-        });
+        if let Some(analyzer) = run(&left) {
+            analyzer.end(if common.control.stopping() {
+                Clip::Stop
+            } else {
+                Clip::End
+            });
+        }
     })
 }
 
@@ -203,15 +212,7 @@ fn spawn_inserter(
 struct ThreadExitGuard {
     left: Vec<Arc<AtomicUsize>>,
     wakers: Vec<Waker>,
-}
-
-impl ThreadExitGuard {
-    fn new(left: &[&Arc<AtomicUsize>], wakers: &[Waker]) -> Self {
-        Self {
-            left: left.iter().copied().map(Arc::clone).collect(),
-            wakers: wakers.to_vec(),
-        }
-    }
+    lockstep: Option<Arc<Lockstep>>,
 }
 
 impl Drop for ThreadExitGuard {
@@ -220,17 +221,16 @@ impl Drop for ThreadExitGuard {
             left.fetch_sub(1, Ordering::Release);
         }
         self.wakers.iter().for_each(Waker::wake);
+        self.lockstep.iter().for_each(|it| it.ended());
     }
 }
 
-/// Opens the inserter's gate when a thread ends that the inserter would wait for. After a panic,
-/// the recording stops, because packets would no longer be analyzed.
+/// Stops the recording after a panic, because packets would no longer be analyzed.
 #[derive(Debug)]
-struct OpenGate(Arc<RecorderShared>);
+struct StopOnPanic(Arc<RecorderShared>);
 
-impl Drop for OpenGate {
+impl Drop for StopOnPanic {
     fn drop(&mut self) {
-        self.0.gate.off();
         if std::thread::panicking() {
             self.0.control.stop();
         }

@@ -199,31 +199,6 @@ fn overlapping_dumps_share_packets() {
     assert_eq!(numbers(1), (5..=35).collect::<Vec<_>>());
 }
 
-/// When the dumper accounts for the bytes that dumps cost, it reads up to a packet within the
-/// analyzer's batch. It must not read these packets again afterwards.
-#[test]
-fn a_packet_is_read_once_though_its_cost_is_asked_for() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut rig = Rig::new(&config(), START, dir.path());
-    for number in 0..10 {
-        rig.pass(MS);
-        rig.arrive(0, udp(1, if number == 2 { 9 } else { 7 }, number));
-        match number {
-            0..=4 => rig.step(),
-            9 => {
-                rig.insert();
-                rig.account(8);
-            }
-            _ => {}
-        }
-    }
-    rig.pass(2 * S);
-    rig.step();
-    rig.step();
-    let numbers = packets(&rig.reports[0]).into_iter().map(|p| p.2);
-    assert_eq!(numbers.collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
-}
-
 /// Packets that are analyzed together trigger as they do alone: each hit has its own dump, in
 /// order.
 #[test]

@@ -12,7 +12,7 @@ use std::{
 use retroscope_capture::{InterfaceInfo, TimeDomain, clock::Clock};
 use retroscope_flow::TrackerConfig;
 use retroscope_packet::LinkType;
-use retroscope_ring::{EvictionDetail, GroupKind, Positions, Ring, RingConfig};
+use retroscope_ring::{EvictionDetail, GroupKind, Ring, RingConfig};
 use retroscope_script::ScriptLimits;
 
 use crate::{
@@ -37,7 +37,6 @@ use crate::{
         common::RecorderShared,
         events::{Events, Subscription},
         packet_id::Recording,
-        progress::DumperProgress,
     },
     dump::{
         dumper::{Dumper, DumperParts},
@@ -89,8 +88,6 @@ pub(crate) struct Rig {
     readers: Vec<ShardReader>,
     analyzer: Option<Analyzer>,
     dumper: Dumper,
-    /// Positions up to which the analyzer has read the ring.
-    positions: Positions,
     pub(crate) slots: Arc<ShardSlots>,
     events: Subscription,
     pub(crate) handle: RecorderHandle,
@@ -226,7 +223,7 @@ impl Rig {
             eviction_detail: plan.eviction_detail,
             ..RingConfig::new(plan.ring_bytes, producers, 1)
         };
-        let readers = plan.analyzers.readers_max(false);
+        let readers = plan.analyzers.readers_max();
         let readers = ring.add_readers(readers).unwrap();
         ring.releasing_readers = plan.analyzers.releasing_readers_max(false, plan.queues);
         let ring = Ring::new(&ring, None).unwrap();
@@ -250,7 +247,6 @@ impl Rig {
         .served_by(producers);
         let common = RecorderShared::new(ring.clone(), clock.clone(), intake);
         let reader = ring.group(GroupKind::Lapped).unwrap();
-        let positions = reader.positions();
         let load = || ScriptFunctions::new(&plan.scripts, plan.limits, &common).unwrap();
         let scripts = load();
         let situation = Situation {
@@ -353,7 +349,7 @@ impl Rig {
         let inserters = shares(intakes, producers).into_iter();
         let inserters = inserters.map(|it| LiveInserter::new(it, ring.producer().unwrap()));
         let inserters: Vec<_> = inserters.collect();
-        let (messages_tx, messages) = DumperMessages::new(true);
+        let (messages_tx, messages) = DumperMessages::new();
         let events_tx = Events::new();
         let events = events_tx.log().subscribe(Some(0));
         let (commands_tx, commands) = commands();
@@ -414,9 +410,6 @@ impl Rig {
             common: Arc::clone(&common),
             directory,
             pool: Pool::start(pool, &common).unwrap(),
-            progress: DumperProgress::Live {
-                promises: common.intake.promises(),
-            },
             post: None,
             reproducible: true,
             origin: Origin {
@@ -425,6 +418,7 @@ impl Rig {
             },
             messages,
             events: events_tx,
+            keeper: None,
         };
         let dumper = Dumper::new(parts, Rules::new(mode(false), native));
         Self {
@@ -435,7 +429,6 @@ impl Rig {
             readers,
             analyzer: Some(analyzer),
             dumper,
-            positions,
             slots,
             events,
             handle,
@@ -548,14 +541,6 @@ impl Rig {
     pub(crate) fn analyze(&mut self) {
         self.look();
         self.dumper.step();
-        self.hear();
-    }
-
-    /// From now on the dumper reads no further than the analyzer, as from files. Only in this call
-    /// the dumper also reads the records before `end`, as if the analyzer asked within a batch for
-    /// the bytes that dumps cost.
-    pub(crate) fn account(&mut self, end: u64) {
-        self.dumper.account(self.positions.clone(), end);
         self.hear();
     }
 

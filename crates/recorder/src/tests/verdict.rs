@@ -194,7 +194,7 @@ fn a_first_fragment_is_found_in_the_bucket_before_the_window() {
         rig.insert();
         rig.look();
         if let Some(bounds) = bounds {
-            rig.dumper_mut().end_round(bounds);
+            rig.dumper_mut().end_round(&bounds);
         }
         rig.step();
         rig.pass(2 * S);

@@ -1,7 +1,7 @@
 //! The right to read: a hold on one generation of one bucket.
 #![expect(unsafe_code, reason = "reads from the region")]
 
-use std::{cell::Cell, sync::Arc};
+use std::sync::{Arc, atomic::AtomicUsize};
 
 use super::{BucketMemory, Link, Storage, header::BucketHeader};
 use crate::{BucketRef, Packet, sync::Ordering};
@@ -14,8 +14,9 @@ pub(crate) struct Hold {
     bucket: BucketRef,
     /// The time that descriptors are relative to.
     base_ns: i64,
-    /// The committed mark as this reader last loaded it (Acquire).
-    seen: Cell<usize>,
+    /// The committed mark as a thread that reads by this hold last loaded it (Acquire). Release and
+    /// Acquire, so that other such threads see the records too.
+    seen: AtomicUsize,
 }
 
 impl Hold {
@@ -27,7 +28,7 @@ impl Hold {
             storage: Arc::clone(storage),
             bucket,
             base_ns: header.base_ns.load(Ordering::Relaxed), // ordered by the hold
-            seen: Cell::new(0),
+            seen: AtomicUsize::new(0),
         })
     }
 
@@ -45,7 +46,7 @@ impl Hold {
     pub(crate) fn committed(&self) -> usize {
         let committed = self.header().committed.load(Ordering::Acquire); // pairs with P1
         let committed = usize::try_from(committed).expect("records of one bucket");
-        self.seen.set(committed);
+        self.seen.store(committed, Ordering::Release);
         committed
     }
 
@@ -74,7 +75,7 @@ impl Hold {
     pub(crate) fn records(&self, count: usize) -> Records<'_> {
         if let Some(last) = count.checked_sub(1) {
             assert!(
-                last < self.seen.get() || last < self.committed(),
+                last < self.seen.load(Ordering::Acquire) || last < self.committed(),
                 "record {last} was not committed"
             );
         }

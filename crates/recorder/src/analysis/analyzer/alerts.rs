@@ -231,9 +231,9 @@ impl Core {
         let buckets = usize::try_from(bytes / bucket_bytes).unwrap_or(usize::MAX);
         let mut infos = Vec::new();
         ring.buckets_within(from_ns, time_ns, &mut infos);
-        if let Some(here) = self.here.first().filter(|_| !self.live) {
+        if !self.live {
             // From files, the answer must not depend on how far the inserter has read ahead.
-            infos.retain(|info| records_before(*here, info) > 0);
+            infos.retain(|info| records_before(self.position, info) > 0);
         }
         let mut ends: Vec<i64> = infos.iter().map(|info| info.max_ns.min(time_ns)).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));

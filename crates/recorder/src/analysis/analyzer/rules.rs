@@ -1,6 +1,6 @@
 //! Changes of rules, the costs of their dumps, packets that no rule saw, and messages about rules.
 
-use std::sync::{atomic::Ordering, mpsc::sync_channel};
+use std::sync::atomic::Ordering;
 
 use retroscope_ring::{Packet, Positions};
 
@@ -14,7 +14,6 @@ use crate::{
         triggers::RuleChange,
     },
     control::{commands::Settings, events::RecorderEvent},
-    dump::order::DumperMessage,
     start::rules::NO_PACKET,
 };
 
@@ -116,31 +115,24 @@ impl Core {
     }
 
     /// Offline, if bytes per hour are limited or an open dump has a limit: takes the costs of dumps
-    /// after each [`STRETCH_BYTES`] of packets. Each time, the analyzer waits until the dumper has
-    /// written what dumps need of the earlier packets. So the director's knowledge depends on the
+    /// after each [`STRETCH_BYTES`] of packets. Before that, the dumper writes the packets that
+    /// dumps need of the earlier packets. So the director's knowledge depends on the
     /// packets alone, not on threads or on the size of the ring.
-    pub(super) fn account_before(&mut self, record: u64, packet: &Packet<'_>) {
+    pub(super) fn account_before(&mut self, packet: &Packet<'_>) {
         if !self.director.counts_bytes() && !self.director.has_limited() {
             return;
         }
         if self.unaccounted_bytes >= STRETCH_BYTES {
             self.unaccounted_bytes = 0;
-            self.account(vec![record]);
+            self.account();
         }
         self.unaccounted_bytes += packet.data.len() as u64;
     }
 
-    /// Offline: waits until the dumper has written what it needs of the records before `ends`, and
-    /// reports the costs to the director.
-    pub(super) fn account(&mut self, ends: Vec<u64>) {
-        let (reply, told) = sync_channel(1);
-        // C0, as in `Core::batch`: publish the clock first, because the dumper reads the records
-        // before `ends` when it gets the message.
-        let clock = &self.common.packet_clock;
-        clock.store(self.director.clock_ns, Ordering::Release);
-        self.send(DumperMessage::Account { ends, reply });
-        // An error means that the dumper has ended; joining its thread reports that.
-        let _ = told.recv();
+    /// Offline: the dumper writes what it needs of the passed records, and the director gets the
+    /// costs.
+    pub(super) fn account(&mut self) {
+        self.read_for_dumps(true);
         self.take_costs();
     }
 

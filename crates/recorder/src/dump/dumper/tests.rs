@@ -1,14 +1,9 @@
 //! Access to a dumper for tests.
 
-use std::{
-    sync::mpsc::sync_channel,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use retroscope_ring::Positions;
-
-use super::{Bounds, Dumper};
-use crate::{control::progress::DumperProgress, dump::order::DumperMessage};
+use super::Dumper;
+use crate::control::progress::Reach;
 
 impl Dumper {
     /// Number of dumps that wait for their filters.
@@ -33,26 +28,13 @@ impl Dumper {
     }
 
     /// Begins a round. Messages may arrive before the test continues the round.
-    pub(crate) fn begin_round(&mut self) -> Bounds {
-        self.bounds()
+    pub(crate) fn begin_round(&self) -> Reach {
+        self.reach()
     }
 
     /// The rest of a round.
-    pub(crate) fn end_round(&mut self, bounds: Bounds) {
-        self.round(bounds);
-    }
-
-    /// From now on the dumper reads no further than `positions`, except the records before `end`,
-    /// once.
-    pub(crate) fn account(&mut self, positions: Positions, end: u64) {
-        let hold_ns = 0;
-        self.parts.progress = DumperProgress::Follow { positions, hold_ns };
-        let (reply, told) = sync_channel(1);
-        let ends = vec![end];
-        self.take(DumperMessage::Account { ends, reply });
-        self.step();
-        told.recv().unwrap();
-        self.step();
+    pub(crate) fn end_round(&mut self, reach: &Reach) {
+        self.round(reach, false);
     }
 
     /// Loses the thread that compiles filters.

@@ -18,11 +18,14 @@ use super::{
     parts::{InserterParts, KnownInterface},
     shards::{ShardCounts, ShardHash},
 };
-use crate::intake::{
-    capture_filter::CaptureFilter,
-    counters::{BurstCount, SHED_BY, hull},
-    inline::{InHand, Inline},
-    shedding::{AnalysisBarrier, Shedding},
+use crate::{
+    analysis::lockstep::Lockstep,
+    intake::{
+        capture_filter::CaptureFilter,
+        counters::{BurstCount, SHED_BY, hull},
+        inline::{InHand, Inline},
+        shedding::Shedding,
+    },
 };
 
 /// Stores frames, and counts the results since the last flush.
@@ -298,11 +301,12 @@ impl FrameWriter {
             if is_taken {
                 let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
                 let wire = WireFrame::whole(&LentFrame { meta: *meta, data });
-                let barrier = &mut |barrier: &AnalysisBarrier| {
+                let drain = &mut |lockstep: &Lockstep| {
                     store_before(self, producer);
-                    barrier.wait(producer);
+                    producer.publish();
+                    lockstep.catch_up();
                 };
-                shed = shedding.sheds((link_type, id), time_ns, &wire, barrier);
+                shed = shedding.sheds((link_type, id), time_ns, &wire, drain);
                 if shed.is_none() {
                     continue;
                 }
@@ -367,8 +371,11 @@ impl FrameWriter {
         }
         let time_ns = frame.meta.time_ns.wrapping_sub(self.offset_ns);
         if let Some(shedding) = &mut self.shedding {
-            let barrier = &mut |barrier: &AnalysisBarrier| barrier.wait(producer);
-            if let Some(cause) = shedding.sheds((link_type, id), time_ns, &wire, barrier) {
+            let drain = &mut |lockstep: &Lockstep| {
+                producer.publish();
+                lockstep.catch_up();
+            };
+            if let Some(cause) = shedding.sheds((link_type, id), time_ns, &wire, drain) {
                 self.shed(cause, time_ns, producer, parts);
                 return true;
             }

@@ -1,24 +1,18 @@
 //! The inserter of files.
 
-use std::{
-    ops::Range,
-    sync::{Arc, Mutex},
-};
+use std::{ops::Range, sync::Arc};
 
 use retroscope_capture::{QueueStatus, SourceError};
-use retroscope_ring::{Producer, Waker};
+use retroscope_ring::Producer;
 
 use super::{
     parts::{InserterParts, SOURCE_WAIT},
     queue_intake::QueueIntake,
 };
 use crate::{
-    analysis::{RingReader, shard_reader::ShardReader},
-    control::{lock, ring_time::Moment},
-    intake::{
-        counters::LossLog,
-        shedding::{AnalysisBarrier, Shedding},
-    },
+    analysis::lockstep::Lockstep,
+    control::ring_time::Moment,
+    intake::{counters::LossLog, shedding::Shedding},
 };
 
 /// The inserter of all files.
@@ -26,9 +20,7 @@ use crate::{
 pub(crate) struct MergeInserter {
     files: Vec<MergedFile>,
     producer: Producer,
-    waker: Waker,
-    /// The shard reader that runs in this thread, if any.
-    reader: Option<Arc<Mutex<ShardReader>>>,
+    lockstep: Arc<Lockstep>,
     /// Shedding, for all files together.
     shedding: Option<Box<Shedding>>,
     parts: InserterParts,
@@ -48,13 +40,6 @@ struct MergedFile {
     is_done: bool,
 }
 
-/// Analyzes the published packets, if this thread must do that.
-fn look(reader: Option<&Arc<Mutex<ShardReader>>>) {
-    if let Some(reader) = reader {
-        while lock(reader).step() {}
-    }
-}
-
 /// Files have no time other than their packets' time.
 const NO_CLOCK: Moment = Moment {
     ring_ns: 0,
@@ -66,23 +51,16 @@ impl MergeInserter {
     pub(crate) fn new(
         intakes: Vec<QueueIntake>,
         mut producer: Producer,
-        (waker, reader): (Waker, Option<ShardReader>),
+        lockstep: &Arc<Lockstep>,
         mut parts: InserterParts,
     ) -> Self {
-        let (common, analyzer) = (Arc::clone(&parts.common), waker.clone());
-        let reader = reader.map(|reader| Arc::new(Mutex::new(reader)));
-        let its_reader = reader.clone();
+        let (common, before) = (Arc::clone(&parts.common), Arc::clone(lockstep));
         producer.on_new_bucket(Box::new(move || {
-            look(its_reader.as_ref());
-            common.wait_for_readers(&analyzer);
+            before.catch_up();
+            common.intake.forget_records();
         }));
-        let barrier = AnalysisBarrier {
-            common: Arc::clone(&parts.common),
-            waker: waker.clone(),
-            reader: reader.clone(),
-        };
-        let classes = parts.classes.take();
-        let shedding = classes.map(|classes| Box::new(Shedding::new(classes, Some(barrier))));
+        let shedding = |classes| Box::new(Shedding::new(classes, Some(Arc::clone(lockstep))));
+        let shedding = parts.classes.take().map(shedding);
         let file = |mut intake: QueueIntake| {
             intake.parts.filter = None;
             intake.parts.classes = None;
@@ -96,8 +74,7 @@ impl MergeInserter {
         Self {
             files: intakes.into_iter().map(file).collect(),
             producer,
-            waker,
-            reader,
+            lockstep: Arc::clone(lockstep),
             shedding,
             parts,
             stop_after_ns: None,
@@ -117,7 +94,6 @@ impl MergeInserter {
             }
         }
         self.producer.publish();
-        look(self.reader.as_ref());
         let end = |MergedFile { mut intake, .. }| {
             // Frames that were fetched but are beyond `-c` or `--duration` count as filtered.
             intake.refuse(intake.burst().frames.len() - intake.cursor);
@@ -152,7 +128,7 @@ impl MergeInserter {
         if intake.cursor == intake.burst().frames.len() {
             // Fetching more may take long, so publish first.
             self.producer.publish();
-            look(self.reader.as_ref());
+            self.lockstep.wake();
         }
         intake.flush();
         let common = &self.parts.common;
@@ -163,8 +139,8 @@ impl MergeInserter {
         ];
         if logs.into_iter().any(LossLog::is_full) {
             self.producer.publish();
-            look(self.reader.as_ref());
-            common.wait_for_readers(&self.waker);
+            self.lockstep.catch_up();
+            common.intake.forget_records();
         }
         if is_over || dealt_with < wanted {
             self.parts.common.control.stop();
