@@ -5,14 +5,14 @@
 //! - `SENT.json` is the output of `generate --json`.
 //! - `FLOW.pcap` contains the sent packets that match the dump filter.
 //!
-//! Packets are matched by their sequence numbers. The dump must contain, byte for byte, one
-//! contiguous part of the flow. No packet of the window may be missing from the dump.
+//! The trigger packet gives the place of the dump in the flow. The dump must contain, byte for
+//! byte, one contiguous part of the flow. No packet of the window may be missing from the dump.
 //!
 //! A packet is captured a little after it was sent, so a packet that was sent just before either
 //! end of the window may be captured after that end. For dumped packets, the timestamps in the dump
-//! show this. For the first packet after the dump, the program assumes the longest observed delay,
-//! but at least 200 µs. This packet counts as missing if it was sent at least this delay before the
-//! window's end.
+//! are the times of capture. For the first packet after the dump, the program assumes the longest
+//! observed delay, but at least 200 µs. This packet counts as missing if it was sent at least this
+//! delay before the window's end.
 //!
 //! With `schedule`, the generator ran inside the recorder. Then the timestamps of the two files
 //! differ only by the start of the run, which the trigger packet shows, and there are no delays.

@@ -2,8 +2,8 @@
 //! Documentation/ABI/testing/sysfs-bus-pci) and `effective_affinity_list` of each interrupt
 //! (Documentation/core-api/irq/irq-affinity.rst).
 //!
-//! The kernel receives packets on these CPUs. Capture threads run best on the same node. Whether
-//! they should use the same CPU must be measured (docs/tuning.md).
+//! The kernel receives packets on these CPUs. docs/tuning.md compares capture threads on the same
+//! CPUs with capture threads on other CPUs of the node.
 
 use std::{collections::BTreeSet, fs, path::Path};
 

@@ -40,8 +40,8 @@ fn mapped(maps: &str) -> Option<&str> {
     })
 }
 
-/// Major and minor version in a file name: 1 and 10 in `libpcap.so.1.10.3`. `None`: the name has
-/// no version.
+/// Major and minor version in a file name: 1 and 10 in `libpcap.so.1.10.3`. `None`: the name does
+/// not have both numbers.
 fn version(path: &str) -> Option<(u32, u32)> {
     let (_, numbers) = path.rsplit_once(".so.")?;
     let mut numbers = numbers.split('.').map(|number| number.parse().ok());

@@ -1,4 +1,5 @@
-//! Huge pages for the ring: explicit ones if enough are free, else transparent ones, else none.
+//! Huge pages for a ring without `--ring-file`: explicit ones if enough are free, else transparent
+//! ones, else none.
 //!
 //! See the kernel's Documentation/admin-guide/mm/hugetlbpage.rst and transhuge.rst.
 
@@ -33,7 +34,8 @@ pub(super) fn findings() -> [Finding; 2] {
 }
 
 /// `mode`: the kernel's setting for transparent huge pages; `shared`: the setting for rings in a
-/// memfd. `None`: the kernel has no transparent huge pages. `free`: unused explicit huge pages.
+/// memfd. `None`: the setting cannot be read, for example because the kernel has no transparent
+/// huge pages. `free`: unused explicit huge pages.
 fn judge(mode: Option<&str>, shared: Option<&str>, free: u64, ring_bytes: u64) -> [Finding; 2] {
     let needed = ring_bytes.div_ceil(HUGE_PAGE_BYTES);
     let is_enough = free > 0 && free >= needed;

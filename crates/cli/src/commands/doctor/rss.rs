@@ -1,7 +1,7 @@
 //! Whether the NIC's hash splits conversations over its receive queues.
 //!
 //! The NIC's hash is irrelevant for `--set fanout=hash`, where the kernel computes the hash. The
-//! NIC's hash matters if each capture thread serves a receive queue.
+//! NIC's hash matters for `fanout=qm`, `fanout=cpu`, AF_XDP and DPDK.
 
 use retroscope_capture::{
     af_packet::rss_settings,

@@ -135,8 +135,8 @@ fn past(text: &str) -> Result<Past, String> {
 }
 
 /// Adds the subcommand to the arguments of a call by Wireshark. Removes the options that the user
-/// left empty in Wireshark's dialog, because clap would reject their empty values. Other arguments
-/// stay as they are.
+/// left empty in Wireshark's dialog, because most options have no valid empty value. Other
+/// arguments stay as they are.
 pub(crate) fn arguments(all: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let all: Vec<OsString> = all.collect();
     let text = |at: usize| all.get(at).and_then(|word| word.to_str()).unwrap_or("-");

@@ -150,7 +150,8 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Opens the input as a capture file and searches its packets. If the start of the input cannot be
-/// read, the summary contains the error. If the start is damaged, a count of 0 is also written.
+/// read, an expression with a syntax error is refused; otherwise the summary contains the read
+/// error. If the start is damaged, a count of 0 is then also written.
 fn search_input(
     input: File,
     mut filter: Filter,
