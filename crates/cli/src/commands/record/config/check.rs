@@ -1,4 +1,4 @@
-//! Checks a configuration before a source is opened.
+//! Checks a configuration: at the start before a source is opened, and at a reload.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -20,7 +20,7 @@ pub(crate) enum Depth {
     /// Names of rules, expressions, and contradictions between keys that may change during a
     /// recording. Files are not checked.
     Reload,
-    /// All keys, and whether the files that keys name exist. Scripts are read but not loaded,
+    /// All keys, and whether the files that the start reads exist. Scripts are read but not loaded,
     /// because the start loads all scripts.
     Start,
     /// Also scripts: each script is loaded to find its errors. Trusted scripts are only read,

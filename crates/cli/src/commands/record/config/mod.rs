@@ -5,7 +5,7 @@
 //! - `layers`: assignments of flags and `--set` on top of the file,
 //! - `rules`: the rules of `[[rule]]`,
 //! - `text`: the text of the file, and errors with their place in the text,
-//! - `check`: checks before a source is opened,
+//! - `check`: checks at the start, before a source is opened, and at a reload,
 //! - `print`: `--print-config`,
 //! - `reload`: reads the file again during a recording.
 //!
@@ -100,7 +100,7 @@ pub(crate) struct Loaded {
     written: BTreeMap<String, String>,
 }
 
-/// Errors of a file and a command line. An error of the file contains its place.
+/// Errors of a file and a command line. An error of the file contains its place, if known.
 #[derive(Debug)]
 pub(crate) struct RefusedConfig {
     faults: Vec<String>,
@@ -119,7 +119,7 @@ impl RefusedConfig {
         Failure::usage(format!("--config: {errors}, nothing was started"))
     }
 
-    /// All errors, one or more lines each.
+    /// The first [`FAULTS_MAX`] errors, one or more lines each, and the number of further errors.
     pub(crate) fn text(&self) -> String {
         self.faults.join("\n")
     }
@@ -206,7 +206,8 @@ impl Loaded {
         Ok(())
     }
 
-    /// A message for each interface that this machine lacks. The file may be for another machine.
+    /// A message for each interface that this machine lacks, except DPDK devices. The file may be
+    /// for another machine.
     fn missing_interfaces(&self) -> Vec<String> {
         let of = &self.settings;
         let names = of.interface.iter().filter(|name| {
@@ -417,7 +418,7 @@ fn is_given(table: &DeTable<'_>, key: &str) -> bool {
     }
 }
 
-/// A value as TOML, in one line.
+/// A value as TOML. A text with line breaks takes several lines.
 fn written(value: &Spanned<DeValue<'_>>) -> String {
     let value = Value::deserialize(ValueDeserializer::from(value.clone()));
     value.map_or_else(|error| error.to_string(), |value| value.to_string())

@@ -34,7 +34,7 @@ pub(super) const RELOADED: [&str; 14] = [
     "cutoff",
 ];
 
-/// Reloads the file on request: by SIGHUP, a command, or the API.
+/// Reloads the file on request: by SIGHUP, or by the API, which `retroscope reload` uses.
 #[derive(Debug)]
 pub(crate) struct Reloader {
     path: PathBuf,

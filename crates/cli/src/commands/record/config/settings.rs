@@ -33,9 +33,9 @@ settings! {
             /// Capture method of interfaces
             ///
             /// `auto` is af-packet, the kernel's packet sockets: every interface, several threads,
-            /// and the host keeps its packets. `af-xdp` is the fastest: a thread for each receive
-            /// queue, and the host no longer receives packets from the interface. `pcap` is the
-            /// system's libpcap: one thread for each device. `dpdk` needs a build with DPDK.
+            /// and the host keeps its packets. `af-xdp` is faster: a thread for each receive queue,
+            /// and the host no longer receives packets from the interface. `pcap` is the system's
+            /// libpcap: one thread for each device. `dpdk` needs a build with DPDK.
             engine: Engine = "auto",
             /// Record only packets that match FILTER
             ///
@@ -94,8 +94,8 @@ settings! {
             capture_threads: Option<Parsed<Number<1, 256>>>,
             /// Where packets are analyzed: inline, auto or a number of threads
             ///
-            /// `inline`: in the capture threads. N: in N other threads. `auto`: inline while that
-            /// keeps up, otherwise in one more thread.
+            /// `inline`: in the capture threads. N: in N other threads. `auto`: live usually inline
+            /// while that keeps up, otherwise in one more thread.
             analyzers: Parsed<Analyzers> = "auto",
             /// Options for DPDK, as its programs take them before `--`
             ///
@@ -303,7 +303,8 @@ settings! {
             api: Api,
             /// Become USER when everything is open
             ///
-            /// A name, or UID:GID. Capabilities are dropped in any case.
+            /// A name, or UID:GID. Capabilities that writing dumps does not need are dropped in any
+            /// case.
             relinquish_privileges: Option<String>,
         }
     }
