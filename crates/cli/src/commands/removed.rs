@@ -46,7 +46,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("explain", "retroscope dev filter-explain"),
 ];
 
-/// Says what to write instead of a former key. `None`: no earlier version had this key.
+/// Says what to write instead of a former key. `None`: `name` is no former key.
 pub(crate) fn of_key(name: &str) -> Option<String> {
     let gone = of(GONE, name).map(str::to_owned);
     gone.or_else(|| Some(format!("write {}", of(KEYS, name)?)))

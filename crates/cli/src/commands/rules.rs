@@ -253,7 +253,7 @@ fn body(rule: &RuleArgs) -> Value {
     body.into()
 }
 
-/// A rule without its hits and the time of its last hit: only the settings.
+/// A rule without its hits, the time of its last hit and its scan: only the settings.
 fn without_hits(rule: &Value) -> Value {
     let mut rule = rule.clone();
     if let Some(fields) = rule.as_object_mut() {

@@ -98,8 +98,8 @@ fn copy(
     file.flush().map_err(TransferError::File)
 }
 
-/// Fetches the verdict from `Location`. If the recorder has ended or no longer keeps the verdict,
-/// returns the verdict in the file.
+/// Fetches the verdict from `Location`. If the request fails, for example because the recorder has
+/// ended, returns the verdict in the file.
 fn verdict(client: &Client, place: Option<&str>, in_file: Option<Value>) -> Result<Value, Failure> {
     let asked = place.map(|place| {
         client

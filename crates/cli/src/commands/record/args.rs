@@ -192,7 +192,7 @@ impl Loaded {
         })
     }
 
-    /// The expressions of the options, which are checked before the start.
+    /// The expressions of the options, for the checks at the start and at a reload.
     pub(crate) fn expressions(&self) -> Vec<Expression<'_>> {
         let one = |option, number, text, is_template| Expression {
             option: (option, number),

@@ -137,7 +137,7 @@ impl Writing {
             let has_left = self.writer.has_left();
             self.shared.has_left.store(has_left, Ordering::SeqCst);
         }
-        // The last dumps finish after the last flows.
+        // Dumps may finish after the last flows.
         loop {
             match self.events.take(WAIT) {
                 Ok(event) => self.event(&event),

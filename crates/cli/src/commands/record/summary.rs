@@ -203,7 +203,7 @@ fn print_alerts(summary: &RecorderSummary) {
     }
 }
 
-/// Whether any alert, or any line that might be an alert, arrived.
+/// Whether any alert, or any line of a source of alerts, arrived.
 fn has_alerts(summary: &RecorderSummary) -> bool {
     summary.alerts.total() + summary.alerts.lines.lines > 0
 }

@@ -1,6 +1,6 @@
 //! The sockets that an IDS writes its lines to. The recorder binds the sockets, and Suricata
-//! connects. Suricata drops a line that it cannot send at once, so one thread does nothing but
-//! read.
+//! connects. Suricata drops a line that it cannot send at once, so one thread only receives lines;
+//! another thread parses them.
 
 use std::{
     io,

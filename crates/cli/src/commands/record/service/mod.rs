@@ -135,7 +135,7 @@ impl Service {
         }
     }
 
-    /// Reports that the recording ended and that pending data is being written.
+    /// Reports that the recording stops and that dumps are being completed.
     pub(super) fn stopping(&mut self) {
         if !std::mem::replace(&mut self.is_stopping, true) {
             self.notify

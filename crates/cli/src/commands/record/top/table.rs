@@ -10,7 +10,7 @@ pub(super) const HEADING: usize = 1;
 /// Facts for the table that are not in the report.
 #[derive(Debug)]
 pub(super) struct About {
-    /// Name of the source.
+    /// Names of the sources.
     pub(super) title: String,
     /// Sort order of the rows.
     pub(super) by: TopOrder,
