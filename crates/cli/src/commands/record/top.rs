@@ -64,7 +64,7 @@ pub(super) struct Top {
     /// `None`: stdout is no terminal.
     terminal: Option<Terminal>,
     due: Instant,
-    /// Whether slices came since the last table.
+    /// Whether slices of traffic arrived since the last table.
     has_news: bool,
 }
 
@@ -99,8 +99,8 @@ impl Top {
     }
 
     /// Handles keys. On a terminal, draws the table each [`DRAW_EVERY`], and after a key or a new
-    /// size. Elsewhere, prints the table if [`DRAW_EVERY`] has passed and slices have come since
-    /// the last table. Returns `false` if the user quits or if a table cannot be printed.
+    /// size. Elsewhere, prints the table if [`DRAW_EVERY`] has passed and slices arrived since the
+    /// last table. Returns `false` if the user quits or if a table cannot be printed.
     pub(super) fn tick(&mut self, recorder: &Recorder) -> bool {
         for slice in self.slices.try_iter() {
             self.window.add(slice);

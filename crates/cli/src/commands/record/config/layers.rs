@@ -280,8 +280,8 @@ pub(crate) fn known(keys: &'static [Key], name: &str, table: &str) -> Result<&'s
     Err(format!("there is no key {name:?}{here}{hint}"))
 }
 
-/// The default of a key in TOML notation; `false` for a switch without a default. `None`: another
-/// key has no default, or its default is empty.
+/// The default of a key in TOML notation; `false` for a switch without a default. `None`: the key
+/// is no switch, and has no default or an empty default.
 pub(crate) fn written_default(key: &Key) -> Option<String> {
     match key.shape {
         Shape::Switch if key.default.is_empty() => Some("false".to_owned()),
