@@ -177,7 +177,7 @@ fn commands(path: &Path, text: &str) -> Vec<Documented> {
     code.iter().flat_map(of_code).collect()
 }
 
-/// Code of Markdown: blocks, headings that are a command, and code spans.
+/// Code of Markdown: blocks, titles (lines that begin with `# `), and code spans.
 fn of_markdown(text: &str) -> Vec<Code> {
     let mut code = Vec::new();
     let mut block: Option<(&str, String)> = None;

@@ -137,8 +137,7 @@ pub(crate) fn release() {
     messages.iter().flatten().for_each(|message| say(message));
 }
 
-/// Writes to stdout, for a command whose only task is this output. A reader that leaves early is no
-/// error.
+/// Writes to stdout. A reader that leaves early is no error.
 ///
 /// # Errors
 /// [`Failure`], exit 1.

@@ -24,12 +24,12 @@ use rustix::{
     },
 };
 
-/// The user and rights of the process after the start.
+/// The user that threads or `--post` commands become, and the directory for dumps.
 #[derive(Debug, Clone)]
 pub(crate) struct Privileges {
     /// User to become. `None`: keep the current user.
     user: Option<User>,
-    /// Directory for dumps. `None`: no dumps are written.
+    /// Directory for dumps. `None`: this user writes no dumps.
     directory: Option<PathBuf>,
 }
 
@@ -82,7 +82,8 @@ impl Privileges {
             .map_err(|error| anyhow!("cannot make {}: {error}", directory.display()))
     }
 
-    /// User and group of files that are created before the process becomes that user.
+    /// Owner of files that are created before the process becomes the user of `-Z`: this user and
+    /// its group. Without `-Z`, the files keep the owner that the system gives them.
     pub(crate) fn owner(&self) -> Owner {
         self.user.as_ref().map_or((None, None), User::owner)
     }

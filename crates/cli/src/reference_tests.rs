@@ -132,8 +132,8 @@ mod options {
         form.to_owned()
     }
 
-    /// Appends the keys of a table to `page`, in the order of the help. With `commands`, also
-    /// appends the headings of the help, and for each key the flag of one of these commands.
+    /// Appends the keys of a table to `page`. With `commands`, also appends the headings of the
+    /// help, and the flag of each key that has a flag in one of these commands.
     fn keys(keys: &[Key], commands: &[&Command], page: &mut String) {
         let mut section = "";
         for key in keys.iter().filter(|key| key.keys.is_empty()) {

@@ -173,7 +173,7 @@ fn enter() {
     *before = Some(modes.clone());
     let mut ours = modes;
     ours.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
-    // ^S would freeze the table until ^Q, and ^\ would end the program without restoring the
+    // ^S would freeze the screen until ^Q, and ^\ would end the program without restoring the
     // terminal.
     ours.input_modes -= InputModes::IXON;
     for (code, value) in [

@@ -19,8 +19,8 @@ pub(crate) struct StretchArgs {
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "last")]
     pub(super) to: Option<WithText<i64>>,
 
-    /// Select the packets of the last DURATION. While the recorder runs, the range ends some tens
-    /// of milliseconds ago
+    /// Select the packets of the last DURATION. While the recorder runs, the range may end some
+    /// tens of milliseconds ago
     #[arg(long, value_name = "DURATION", value_parser = length)]
     pub(super) last: Option<WithText<Duration>>,
 }

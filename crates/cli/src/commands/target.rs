@@ -80,7 +80,8 @@ fn open_or_create(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).mode(0o640);
     match options.clone().create_new(true).open(path) {
-        // An existing file keeps its owner, and so does a file that a link leads to.
+        // The caller of sudo becomes the owner neither of an existing file nor of a file that is
+        // created through a link.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             options.create(true).truncate(true).open(path)
         }

@@ -17,7 +17,7 @@ use crate::failure::{Failure, put, put_json};
 )]
 pub(crate) struct Args {
     /// Name this trigger. If the request is repeated with the same NAME, the recorder starts no
-    /// second dump
+    /// second dump (it remembers the last 256 names)
     #[arg(long, value_name = "NAME")]
     key: Option<String>,
 

@@ -12,7 +12,8 @@ use super::{
 };
 use crate::units::size_or_none;
 
-/// Options of a trigger or a rule. Without an argument the option of `record` applies.
+/// Options of a trigger or a rule. The recorder's configuration applies for options that are not
+/// given.
 #[derive(Debug, Serialize, clap::Args)]
 pub(crate) struct WindowArgs {
     /// Dump packets up to TIME before the trigger
@@ -42,7 +43,7 @@ pub(crate) struct WindowArgs {
     into: Option<WithText<SubDirectory>>,
 
     /// Name the user or program that requests the dump, for the report and the sidecar (at most 256
-    /// bytes)
+    /// characters)
     #[arg(long, value_name = "TEXT")]
     asked_by: Option<String>,
 }
@@ -60,18 +61,18 @@ pub(crate) struct LimitsArgs {
     #[arg(long, value_name = "TIME", value_parser = length)]
     hold_off: Option<WithText<Duration>>,
 
-    /// Keep at most N dumps of the rule open at once, within --max-dumps of record; 0: only
-    /// --max-dumps limits the rule
+    /// Keep at most N dumps of the rule open at once, within the recorder's key max-dumps; 0: only
+    /// that key limits the rule
     #[arg(long, value_name = "N")]
     max_dumps: Option<u64>,
 
-    /// Start at most N dumps of the rule in any minute, within --dumps-per-minute of record; 0:
-    /// only --dumps-per-minute limits the rule
+    /// Start at most N dumps of the rule in any minute, within the recorder's key dumps-per-minute;
+    /// 0: only that key limits the rule
     #[arg(long, value_name = "N")]
     dumps_per_minute: Option<u64>,
 
-    /// Start no dump of the rule while its dumps wrote SIZE in the last hour, like 1GiB, within
-    /// --bytes-per-hour of record; 0: only --bytes-per-hour limits the rule
+    /// Start no dump of the rule while its dumps wrote SIZE in the last hour, like 1GiB, within the
+    /// recorder's key bytes-per-hour; 0: only that key limits the rule
     #[arg(long, value_name = "SIZE", value_parser = size_or_none)]
     bytes_per_hour: Option<u64>,
 

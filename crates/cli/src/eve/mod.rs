@@ -2,8 +2,8 @@
 //!
 //! Lines are collected and written together. A full disk or a slow reader may accept only a part of
 //! a line. The rest of that line goes out first when there is room again. Meanwhile, complete lines
-//! that find no room are lost and counted. A new connection or a reopened file always begins with a
-//! whole line. Suricata in contrast drops lines silently and may tear lines.
+//! that find no room are lost and counted. A new connection or a reopened file begins with a whole
+//! line.
 
 mod file;
 mod output;

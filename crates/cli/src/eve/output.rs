@@ -12,8 +12,8 @@ use rustix::{
 
 /// An output of EVE lines.
 pub(super) trait LineOutput: Send {
-    /// Writes at least one byte and at most all bytes. Waits at most `patience`, and subtracts the
-    /// waited time from `patience`. `None`: without limit.
+    /// Writes at least one byte and at most all bytes. Waits for a slow reader at most `patience`,
+    /// and subtracts the waited time from `patience`. `None`: without limit.
     ///
     /// # Errors
     /// Nothing was written, for the reason in [`Trouble`].
@@ -29,7 +29,7 @@ pub(super) trait LineOutput: Send {
     /// Reopens a file by its name. Returns `false` for outputs that are no files.
     ///
     /// # Errors
-    /// The system's error. The old file stays open.
+    /// A message that says why the file cannot be opened. The old file stays open.
     fn reopen(&mut self) -> Result<bool, String> {
         Ok(false)
     }
