@@ -20,7 +20,7 @@ const RATE: u64 = 500_000;
 /// Port of the numbered frames.
 const BACKGROUND: u16 = 2000;
 
-/// The host that sends the trigger packets, and whose packets the dumps contain.
+/// The host that sends the trigger packets, and whose packets the rules' dumps contain.
 const HOST: u8 = 7;
 
 /// 500 kpps of 64-byte frames: no packet is lost, and dumps during the flood contain exactly the

@@ -1,10 +1,10 @@
-//! Overload of the analysis over a veth pair: two tests, and the experiments of
-//! docs/dev/shedding.md, after figures of R-Scope (Ros-Giralt et al. 2018).
+//! Overload of the analysis over a veth pair: tests, and the experiments of docs/dev/shedding.md,
+//! after figures of R-Scope (Ros-Giralt et al. 2018).
 //!
 //! The offered load of most experiments is a multiple of the capacity. The capacity is the rate at
 //! which the same recorder analyzes packets during a flood, with plain dropping, measured in the
-//! same run. Other tests and experiments send [`FLOOD`] packets per second, or half as many. An
-//! experiment prints its results:
+//! same run. The tests and the other experiment send [`FLOOD`] packets per second, or half as many.
+//! An experiment prints its results:
 //!
 //! ```text
 //! cargo test -p retroscope-cli --test live overload -- --ignored --nocapture --test-threads 1
@@ -155,7 +155,6 @@ fn a_thread_that_analyzes_stores_first() {
         sender.flood(3 * FLOOD, Some(FLOOD / 2), fill, |_, _| {});
     });
     eprintln!("{lost:?} of {sent}");
-    // An inserter that analyzed each burst at once lost more than half.
     assert!(lost.kernel * 20 <= sent, "{lost:?} of {sent}");
     assert!(lost.lapped > sent / 10, "no flood: {lost:?} of {sent}");
 }
@@ -227,7 +226,7 @@ fn heads_by_overload() {
     }
 }
 
-/// A module that can analyze about 25,000 packets a second, and wants a flow dumped if it saw the
+/// A module with the loop of [`slow_script`], which wants a flow dumped if the module saw the
 /// flow's first ten packets in order. With `shunts`, the module shunts half of the flows after ten
 /// packets, as if these flows were encrypted.
 fn slow_module(directory: &Path, shunts: bool) -> PathBuf {

@@ -1,4 +1,4 @@
-//! Signals: manual triggers, statistics, stop, and immediate stop.
+//! Signals: manual triggers, statistics, hangup, stop, and immediate stop.
 
 use std::time::Duration;
 
