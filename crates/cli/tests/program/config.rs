@@ -386,7 +386,7 @@ fn a_cutoff_changes_while_traffic_runs() {
     assert_eq!(following.recording.end().0.code(), Some(0));
 }
 
-/// With -Z the recorder reads the file as that user. If the user may not read the file, a message
+/// With -Z a reload reads the file as that user. If the user may not read the file, a message
 /// reports that, and the recording continues.
 #[test]
 fn a_file_that_the_user_may_not_read_is_told() {

@@ -24,7 +24,7 @@ const BODIES: usize = 8;
 /// connection.
 const BODY_BYTES: usize = 100_000_000;
 /// Limit on the growth of memory by all clients: 12 queries of 8 MiB and 256 connections of 100
-/// KiB, plus a quarter. By docs/api.md ("What clients cost") a query of one queue takes less, 2
+/// KiB, plus a quarter. By docs/api.md ("What clients cost") a query of one queue takes at most 2
 /// MiB.
 const GROWTH_KIB_MAX: u64 = 150 << 10;
 

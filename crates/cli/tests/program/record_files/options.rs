@@ -78,8 +78,7 @@ fn further_hits_are_listed_and_do_not_lengthen() {
     assert_eq!(json["dumps"][6]["clipped"], serde_json::json!(["end"]));
 }
 
-/// Dumps beyond `max-dumps` open dumps are refused, counted and reported. FlowScope dropped such
-/// dumps silently.
+/// Dumps beyond `max-dumps` open dumps are refused, counted and reported.
 #[test]
 fn too_many_dumps_are_refused_aloud() {
     let dir = tempfile::tempdir().unwrap();

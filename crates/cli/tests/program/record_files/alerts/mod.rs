@@ -157,7 +157,7 @@ fn every_frame_of_a_real_suricata_is_in_a_dump_and_marked() {
 
 /// Alerts act 1 s late. If a sidecar gives the number of an alert's frame in the file, the packet
 /// with that number, or a following packet with the same timestamp, must contain the frame. The
-/// dump marks the frame only if the alert arrives before the dump writes the frame. The runs have
+/// dump marks the frame only if the alert acts before the dump writes the frame. The runs have
 /// marked and unmarked frames.
 #[test]
 fn late_alerts_are_told_which_packet_they_are_about() {
