@@ -356,7 +356,8 @@ fn bursts_by_the_size_of_the_queue() {
 }
 
 /// The frames of `large/mix-a.pcap` with a whole Ethernet header, ten times with different
-/// addresses, without VLAN tags. The experiment in docs/dev/shedding.md used these frames.
+/// addresses, without VLAN tags: the traffic of "What Suricata finds in the ring" in
+/// docs/dev/shedding.md.
 fn mixes() -> Option<Frames> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let path = corpus.join("large/mix-a.pcap");

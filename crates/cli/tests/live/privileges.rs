@@ -96,7 +96,7 @@ pub(crate) fn assert_all(recorder: &Recorder, field: &str, value: &str) -> usize
     let deadline = Instant::now() + DEADLINE;
     loop {
         let threads = of_threads(recorder, field);
-        // The signal thread is named before it drops privileges, so the list must contain its name.
+        // The signal thread starts before privileges are dropped, so the list must contain it.
         assert!(threads.iter().any(|(name, _)| name == "signals"));
         let mut others = threads.iter().filter(|(_, it)| it != value).peekable();
         if others.peek().is_none() {
