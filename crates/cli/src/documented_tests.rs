@@ -1,5 +1,5 @@
-//! Checks that the program's own parser accepts every `retroscope …` command line in the
-//! documentation, the examples, the packaging files, and the sources of the crates `api` and `cli`.
+//! Checks that the program's own parser accepts the `retroscope …` command lines in [`CHECKED`]
+//! (documentation, examples, packaging files) and in the sources of the crates `api` and `cli`.
 //!
 //! These pieces of code are command lines:
 //!

@@ -146,8 +146,8 @@ fn of_reason(lines: &[Value], reason: &str) -> usize {
         .count()
 }
 
-/// An idle time-out of 0 never splits a flow, so each flow key has one line. A filter expression
-/// selects the packets that count.
+/// With an idle time-out of 0, silence never splits a flow, so each flow key of the capture has one
+/// line. A filter expression selects the packets that count.
 #[test]
 fn one_line_a_key_where_flows_do_not_end() {
     let directory = capture();
