@@ -26,7 +26,7 @@ use crate::{
     token::Tokens,
 };
 
-/// Interval at which a long answer checks that its token is still valid.
+/// Interval at which [`App::revoked`] checks the caller's token and session.
 const TOKEN_CHECK_PERIOD: Duration = Duration::from_secs(1);
 
 task_local! {
@@ -50,14 +50,14 @@ pub(crate) struct App {
     pub(crate) hosts: Vec<String>,
     /// Limit of queries that follow the recording, and of downloads of open dumps.
     pub(crate) follow_limit: Arc<ConcurrencyLimit>,
-    /// Limit of work that reads packets or dumps and does not follow the recording, such as
-    /// queries, scans and downloads of finished dumps. Also the limit of checks of filters, and of
-    /// notifications of Alertmanager.
+    /// Limit of queries that do not follow the recording, scans, streams, lists of dumps, and
+    /// downloads of finished dumps. Also the limit of checks of filters, and of notifications of
+    /// Alertmanager.
     pub(crate) query_limit: Arc<ConcurrencyLimit>,
     /// Limit of timelines that read packets.
     pub(crate) peaks_limit: Arc<ConcurrencyLimit>,
-    /// Limit of requests for packet details that are answered at the same time. Each request starts
-    /// Wireshark's `sharkd`.
+    /// Limit of requests for packet details that are answered at the same time. Such a request may
+    /// start Wireshark's `sharkd`.
     pub(crate) dissection_limit: Arc<ConcurrencyLimit>,
     /// The state and the verdicts of recent queries.
     pub(crate) queries: Arc<Queries>,
@@ -109,7 +109,7 @@ impl App {
         }
     }
 
-    /// Ends the sessions whose token was removed or changed, or has expired.
+    /// Ends the sessions and links whose token was removed or changed, or has expired.
     pub(crate) fn end_sessions_of_lost_tokens(&self) {
         let is_valid = |caller: &Caller| self.check_unused(caller).is_ok();
         self.sessions.end_unless(is_valid);

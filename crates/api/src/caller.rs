@@ -10,7 +10,8 @@ use crate::{role::Role, sessions::Session, token::Token};
 /// that needs no token.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    /// The client's token; `None`: the client is identified by the unix socket, or needs no token.
+    /// The client's token; `None`: the client is a user of the unix socket, perhaps in a session,
+    /// or needs no token.
     pub(crate) token: Option<Arc<Token>>,
     /// The client's name for audit events, such as the token's name or `uid 0 pid 17`.
     pub(crate) name: Arc<str>,

@@ -31,8 +31,8 @@ pub use hyper::Method;
 
 /// Time limit for making a connection, TLS included.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// Time limit for silence before and within an answer. The server sends something at least every
-/// second to a query that follows, and every 15 s to a listener to events.
+/// Time limit for silence before and within an answer. The server sends something about every
+/// second to a query that follows, and about every 15 s to a listener to events.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Time limit for silence before and within an answer that needs a search of the ring and of dumps.
 const SEARCH_WAIT: Duration = Duration::from_secs(3600);

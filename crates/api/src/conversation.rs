@@ -3,8 +3,8 @@
 //! TCP: the sequence numbers order the bytes of each direction. Bytes that were seen before are
 //! dropped. A segment after a hole waits until the hole is filled, or until the other side
 //! acknowledges the bytes of the hole: then the recorder missed these bytes. The result has at most
-//! [`BYTES_MAX`] bytes. If the waiting segments need more memory than that, their holes count as
-//! missed bytes.
+//! [`BYTES_MAX`] bytes. If the waiting segments of both directions need more memory than that, the
+//! holes of the direction of the newest segment count as missed bytes.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 

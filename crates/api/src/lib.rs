@@ -14,8 +14,8 @@
 //! | `client` | the client that the commands of `retroscope` use |
 //!
 //! The API calls functions of [`retroscope_recorder::RecorderHandle`] that any thread may call. The
-//! recorder does not know the API. The API speaks HTTP/1.1 only: these requests gain nothing from
-//! several streams in one connection, and each protocol adds attack surface.
+//! recorder does not know the API. The API speaks neither HTTP/2 nor HTTP/3: these requests gain
+//! nothing from several streams in one connection, and each protocol adds attack surface.
 #![forbid(unsafe_code)]
 
 mod app;
@@ -106,7 +106,8 @@ pub struct Config {
     /// Host names that requests may use in addition to IP addresses and `localhost`.
     pub hosts: Vec<String>,
     /// The token file. Required for TCP. Exception: loopback addresses in `addresses`, if there is
-    /// a page and a unix socket. Clients of the socket can then make links that log in to the page.
+    /// a page, and `addresses` has a unix socket. Clients of the socket can then make links that
+    /// log in to the page.
     pub tokens: Option<PathBuf>,
     /// Settings of the page; `None`: no page and no sessions.
     pub page: Option<Page>,

@@ -11,7 +11,7 @@ use super::request::count;
 const VERSION: &str = "4";
 
 /// A notification of Alertmanager, version 4: Prometheus' documentation, "Configuration",
-/// `<webhook_config>`. Unknown fields of later versions are ignored.
+/// `<webhook_config>`. Unknown fields are ignored.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = AlertmanagerNotification)]
 #[serde(rename_all = "camelCase")]
@@ -101,15 +101,15 @@ pub(crate) enum AlertmanagerOutcome {
     /// The alert has a dump already: from an earlier notification, or an open dump of the rule with
     /// the same dump filter and window.
     Existed,
-    /// A limit of the rule or of the recorder prevented a dump. The next notification of the alert
-    /// tries again.
+    /// A limit or the hold-off of the rule, a limit of the recorder, or a disabled rule prevented a
+    /// dump. The next notification of the alert tries again.
     Suppressed,
     /// No packet of the window is in the ring any more: all packets were overwritten.
     AgedOut,
     /// The recording started after the window.
     NotRecorded,
-    /// The alert cannot start a dump: the rule does not exist, or the labels do not fit the rule's
-    /// template.
+    /// The alert cannot start a dump. For example, the rule does not exist, or the labels do not
+    /// fit the rule's template.
     Refused,
     /// The alert has ended. The recorder does nothing.
     Resolved,

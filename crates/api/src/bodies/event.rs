@@ -48,7 +48,7 @@ pub enum EventBody<'a> {
         #[serde(flatten)]
         dump: &'a DeletedDump,
     },
-    /// The command of `--post` for a finished dump ended.
+    /// The command of `--post` for a finished dump ended, could not be started, or was not run.
     Posted {
         /// The dump and the result of the command.
         #[serde(flatten)]
@@ -66,7 +66,7 @@ pub enum EventBody<'a> {
         #[serde(flatten)]
         export: &'a Export,
     },
-    /// A client changed something, or a reload failed.
+    /// A client or SIGHUP changed something, or a reload failed.
     Changed {
         /// The caller, its address and the change.
         #[serde(flatten)]

@@ -170,8 +170,8 @@ impl TriggerBody {
             _ => return Err(Problem::invalid("`flow` or `community_id`, not both")),
         };
         let mut request = self.window(caller)?;
-        // A trigger for a flow dumps all packets of the flow by default. The dump filter of other
-        // manual triggers does not apply.
+        // A trigger for a flow dumps all packets of the flow by default. The recorder's default dump
+        // filter for manual triggers does not apply.
         let of_flow = flow.as_ref().map(|_| String::new());
         request.dump = self.dump.or(of_flow);
         Ok(ManualTrigger {
@@ -206,7 +206,7 @@ dump_options! {
 
 dump_options! {
     /// A trigger rule. PUT accepts the body that GET returns. If a field is `null` or left out, the
-    /// recorder's option applies.
+    /// recorder's option applies, unless the field says otherwise.
     #[derive(PartialEq, Serialize)]
     #[schema(as = Rule)]
     RuleBody {
@@ -233,9 +233,9 @@ dump_options! {
         /// ignores this field.
         #[serde(default, deserialize_with = "ignored")]
         scan: Option<RuleScanBody>,
-        /// Also try the packets of this time before the rule, as long as the ring has them: oldest
-        /// first, each packet once, for 60 s at most. Limits count at the time of the scan. The rule
-        /// is enabled. The answer waits for the scan.
+        /// Also try the packets in the ring that are at most this much older than the rule: oldest
+        /// first, each packet once. The scan takes 60 s at most. Limits count at the time of the
+        /// scan. The rule is enabled. The answer waits for the scan.
         #[serde(skip_serializing)]
         #[schema(write_only, example = "60s", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
         scan_past: Option<String>,
@@ -254,7 +254,7 @@ dump_options! {
         /// a new rule is enabled.
         enabled: Option<bool>,
         /// Whether the first dump of the rule disables the rule. The rule starts exactly one dump,
-        /// and can then be enabled again.
+        /// and can then be enabled again. If left out: `false`.
         single: Option<bool>,
         /// Time after a dump's window in which the same filled-in dump filter starts no other dump.
         #[schema(example = "1m", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
@@ -263,11 +263,11 @@ dump_options! {
         /// separate limit.
         #[serde(default, deserialize_with = "count")]
         max_dumps: Option<u64>,
-        /// Limit of dumps of the rule that start in any minute.
+        /// Limit of dumps of the rule that start in any minute. 0 or left out: no separate limit.
         #[serde(default, deserialize_with = "count")]
         dumps_per_minute: Option<u64>,
-        /// Limit of bytes that the rule's dumps wrote in the last hour. Above the limit no dump
-        /// starts.
+        /// Limit of bytes that the rule's dumps wrote in the last hour. At the limit the rule starts
+        /// no dump. 0 or left out: no separate limit.
         #[serde(default, deserialize_with = "count")]
         bytes_per_hour: Option<u64>,
         /// Bytes of the rule's dumps: above this size the files of the oldest dump are deleted.
@@ -283,11 +283,12 @@ dump_options! {
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = RuleScan)]
 pub(crate) struct RuleScanBody {
-    /// The time before the rule.
+    /// The requested `scan_past`: the time range before the rule.
     past: String,
     /// Whether the scan runs.
     running: bool,
-    /// Why the scan ended early; `null`: it runs, or has tried all packets of its time in the ring.
+    /// Why the scan ended early; `null`: the scan runs, or has tried all packets of its time range
+    /// in the ring.
     stopped: Option<String>,
     /// Packets that matched `filter`.
     hits: u64,
@@ -295,7 +296,7 @@ pub(crate) struct RuleScanBody {
     dumps: u64,
     /// New packets that matched while the scan ran. Their hits acted after the scan.
     waited: u64,
-    /// The packets that the scan tried; `null`: it runs, or has tried none.
+    /// The packets that the scan tried; `null`: the scan runs, or has tried no packet.
     scan: Option<ScanSummary>,
 }
 
@@ -353,7 +354,7 @@ impl From<RuleStatus> for RuleBody {
 }
 
 impl RuleBody {
-    /// The rule without the fields that only the recorder sets.
+    /// The rule without `scan_past` and the fields that only the recorder sets.
     pub(crate) fn definition(mut self) -> Self {
         self.name = None;
         self.configured = None;
@@ -385,8 +386,8 @@ impl RuleBody {
         })
     }
 
-    /// The options of the rule: all fields except the trigger filter, `enabled`, and the fields
-    /// that only the recorder sets.
+    /// The options of the rule: all fields except the trigger filter, `enabled`, `scan_past`, and
+    /// the fields that only the recorder sets.
     pub(crate) fn request(&self, caller: &Caller) -> Result<TriggerRequest, Problem> {
         let keep = RetentionLimit {
             bytes: self.keep_bytes,
@@ -419,8 +420,8 @@ pub(crate) struct PinRequestBody {
     /// Packets of this duration before now. Excludes `from` and `to`.
     #[schema(example = "30s")]
     last: Option<String>,
-    /// Time after which the pin ends, 1 s to 1 h. The next request for the pin renews the lease. If
-    /// left out, the pin stays until it is removed.
+    /// Time after which the pin ends, 1 s to 1 h. A repeated request with the same `from` and `to`
+    /// renews the lease. If left out, the pin stays until it is removed.
     #[schema(
         example = "30s",
         pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$"
@@ -499,8 +500,9 @@ pub(crate) fn time(text: &str) -> Result<i64, Problem> {
 }
 
 /// Combines the requested dump filter with the token's filter. Without a requested filter, the
-/// filter of manual triggers applies. Each filter is in parentheses, and the requested filter must
-/// compile alone. So a stray parenthesis in the requested filter cannot end the token's filter.
+/// filter of manual triggers applies. If there are two filters, each is in parentheses, and the
+/// requested filter must compile alone. So a stray parenthesis in the requested filter cannot end
+/// the token's filter.
 pub(crate) fn restrict_to_caller(
     handle: &RecorderHandle,
     caller: &Caller,

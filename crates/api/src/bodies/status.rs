@@ -86,7 +86,7 @@ struct AnalyzersBody {
     unread: u64,
 }
 
-/// A thread. For packets that an analyzer gets, `stored = analyzed + missed + unread`.
+/// A thread. Of an analyzer, `analyzed`, `missed` and `unread` add up to all packets that it gets.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ThreadStatus)]
 struct ThreadBody<'a> {

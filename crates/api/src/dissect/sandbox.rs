@@ -1,8 +1,8 @@
 //! The child's side of the sandbox: the process restricts itself for good, then executes a
 //! dissector.
 //!
-//! A dissector is hundreds of thousands of lines of C that parse hostile packets. The sandbox
-//! restricts an attacker who has taken over the dissector:
+//! A dissector is a large C program that parses hostile packets. The sandbox restricts an attacker
+//! who has taken over the dissector:
 //!
 //! | access to | restricted by |
 //! |---|---|
