@@ -286,7 +286,7 @@ fn resume(
 ) -> Result<Caller, Denied> {
     let site = headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
     let is_reading = matches!(*method, Method::GET | Method::HEAD);
-    // The guard has refused an `Origin` of another site: `check_origin`.
+    // The guard has refused every other `Origin`: `check_origin`.
     let is_own = match site {
         Some(b"same-origin") => true,
         // The user entered the address, or opened a bookmark.

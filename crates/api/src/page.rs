@@ -25,8 +25,8 @@ use crate::{
     operations::{Limited, Operation},
 };
 
-/// The value of `Content-Security-Policy` for the page and for every other answer: the browser may
-/// load scripts and styles from, and send requests to, only the API's origin.
+/// The value of `Content-Security-Policy`, which the guard adds to all of its answers: the browser
+/// may load scripts and styles from, and send requests to, only the API's origin.
 pub(crate) const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 macro_rules! assets {

@@ -17,8 +17,7 @@ use utoipa::{
 
 use crate::role::Role;
 
-/// Value of `Retry-After` for a manual trigger that started no dump because of a limit or a
-/// disabled rule.
+/// Value of `Retry-After` for a manual trigger that started no dump because of a limit.
 const TRIGGER_AGAIN: Duration = Duration::from_secs(10);
 
 macro_rules! causes {
@@ -65,7 +64,7 @@ causes! {
     Malformed BAD_REQUEST "urn:retroscope:problem:malformed" "The request is malformed",
         "A body, parameter, header or path cannot be parsed, or has an unknown field.";
     Unauthenticated UNAUTHORIZED "urn:retroscope:problem:unauthenticated" "The client needs a valid token",
-        "The token is missing, unknown or expired.";
+        "The token is missing, unknown or expired, or the session has ended.";
     Forbidden FORBIDDEN "urn:retroscope:problem:forbidden" "The client may not do this",
         "The client may not do this. `role` is the missing role.";
     NotFound NOT_FOUND "urn:retroscope:problem:not-found" "The object does not exist",
@@ -81,7 +80,7 @@ causes! {
     PinExists PRECONDITION_FAILED "urn:retroscope:problem:pin-exists" "The pin exists",
         "The request has `If-None-Match: *`, and the pin exists.";
     Changed PRECONDITION_FAILED "urn:retroscope:problem:changed" "The object has changed",
-        "The request has `If-Match`, and another client has changed or removed the rule.";
+        "The request has `If-Match`, and the rule has changed or does not exist.";
     BodyTooLarge PAYLOAD_TOO_LARGE "urn:retroscope:problem:body-too-large" "The body is too large",
         "The body has more bytes than `limit`: 64 KiB, for Alertmanager 1 MiB.";
     MediaType UNSUPPORTED_MEDIA_TYPE "urn:retroscope:problem:media-type" "The body is not JSON",
@@ -95,11 +94,11 @@ causes! {
     FilterSyntax UNPROCESSABLE_ENTITY "urn:retroscope:problem:filter" "The filter is invalid",
         "`filter` does not compile. The faulty word begins at byte `offset`.";
     Limit TOO_MANY_REQUESTS "urn:retroscope:problem:limit" "A limit is reached",
-        "The client is at its limit of requests (`limit`), or a trigger is held off.";
+        "The client is at its limit of requests (`limit`) or failed logins, or too many manual dumps are open.";
     Internal INTERNAL_SERVER_ERROR "urn:retroscope:problem:internal" "The recorder has a bug",
         "The recorder has a bug.";
     Busy SERVICE_UNAVAILABLE "urn:retroscope:problem:busy" "The recorder is busy",
-        "All clients together are at the limit, or the disk is slow.";
+        "For example, all clients together are at a limit, or the disk is slow.";
     Ended SERVICE_UNAVAILABLE "urn:retroscope:problem:ended" "The recording has ended",
         "The recording has ended.";
     NoDissector NOT_IMPLEMENTED "urn:retroscope:problem:no-dissector" "Wireshark cannot run here",

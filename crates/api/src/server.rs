@@ -298,7 +298,7 @@ impl Serving {
                 }
             };
             let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-            // Disable Nagle's algorithm: answers are small. An error only costs latency.
+            // Disable Nagle's algorithm: many answers are small. An error only costs latency.
             let _ = stream.set_nodelay(true);
             let Some((seat, evicted)) = self.seats.take() else {
                 if tls.is_none() {

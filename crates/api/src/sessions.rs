@@ -72,7 +72,7 @@ struct Link {
 /// The sessions and links of a recorder. Any thread may use this.
 #[derive(Debug)]
 pub(crate) struct Sessions {
-    /// Time without a request after which a session ends.
+    /// Time without use after which a session ends.
     pub(crate) idle: Duration,
     /// Time after its start at which a session ends.
     pub(crate) lifetime: Duration,
@@ -204,7 +204,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// Time until a session ends if there is no further request.
+    /// Time until a session ends if it is not used until then.
     pub(crate) fn left(&self, session: &Session, now: Instant) -> Duration {
         let idle = now.saturating_duration_since(session.used());
         let age = now.saturating_duration_since(session.started);

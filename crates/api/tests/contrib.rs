@@ -313,7 +313,7 @@ fn wrong_expressions_are_found() {
     }
 }
 
-/// Panels do not overlap, and every panel uses the data source that the user chooses.
+/// Panels do not overlap, and every panel, except rows, uses the data source that the user chooses.
 #[test]
 fn the_dashboard_is_one_that_grafana_takes() {
     let dashboard = dashboard();

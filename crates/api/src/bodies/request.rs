@@ -170,8 +170,8 @@ impl TriggerBody {
             _ => return Err(Problem::invalid("`flow` or `community_id`, not both")),
         };
         let mut request = self.window(caller)?;
-        // A trigger for a flow dumps all packets of the flow by default. The recorder's default dump
-        // filter for manual triggers does not apply.
+        // A trigger for a flow dumps all packets of the flow by default. The recorder's default
+        // dump filter for manual triggers does not apply.
         let of_flow = flow.as_ref().map(|_| String::new());
         request.dump = self.dump.or(of_flow);
         Ok(ManualTrigger {
@@ -266,8 +266,8 @@ dump_options! {
         /// Limit of dumps of the rule that start in any minute. 0 or left out: no separate limit.
         #[serde(default, deserialize_with = "count")]
         dumps_per_minute: Option<u64>,
-        /// Limit of bytes that the rule's dumps wrote in the last hour. At the limit the rule starts
-        /// no dump. 0 or left out: no separate limit.
+        /// Limit of bytes that the rule's dumps wrote in the last hour. At the limit the rule
+        /// starts no dump. 0 or left out: no separate limit.
         #[serde(default, deserialize_with = "count")]
         bytes_per_hour: Option<u64>,
         /// Bytes of the rule's dumps: above this size the files of the oldest dump are deleted.

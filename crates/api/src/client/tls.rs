@@ -21,8 +21,8 @@ pub(super) fn rustls_config(config: &ClientConfig) -> Result<Arc<RustlsConfig>, 
         }
         None => {
             let found = rustls_native_certs::load_native_certs();
-            // Ignore authorities that webpki cannot parse: a system with hundreds of authorities may
-            // have some.
+            // Ignore authorities that webpki cannot parse: a system with hundreds of authorities
+            // may have some.
             let (added, _) = roots.add_parsable_certificates(found.certs);
             if added == 0 {
                 let why = found.errors.first().map(|error| format!(" ({error})"));

@@ -9,16 +9,16 @@ use retroscope_recorder::{
 
 use super::{Process, exposition::Exposition};
 
-/// Maximum number of sources, and of modules, with separate series. All further sources or modules
-/// are summed up as `other`.
+/// Maximum number of sources, of modules, and of threads with separate counters. All further
+/// sources, modules or threads are summed up as `other`.
 pub(super) const SERIES_MAX: usize = 256;
 
-/// The label value for sources, modules and rules without separate series.
+/// The label value for sources, modules, threads and rules without separate series.
 const OTHER: &str = "other";
 /// The label value for manual triggers.
 const MANUAL: &str = "manual";
 
-/// A counter of sources or modules: name, help text, and value; `None`: unknown.
+/// A counter of sources, modules or threads: name, help text, and value; `None`: unknown.
 type Counter<T> = (&'static str, &'static str, fn(&T) -> Option<u64>);
 
 /// Groups items by name. Items with other names than the first [`SERIES_MAX`] names are in the
@@ -238,7 +238,7 @@ fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
     }
     let mut family = exposition.histogram(
         "retroscope_packet_processing_seconds",
-        "Time that the triggers needed to inspect a packet. One burst in eight is timed.",
+        "Time that the triggers needed to inspect a packet. One in eight groups of up to 64 packets is timed.",
     );
     for (shard, histogram) in status.processing.iter().enumerate() {
         let buckets = below(&ProcessingHistogram::BELOW_NS, &histogram.packets);

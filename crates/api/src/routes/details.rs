@@ -67,9 +67,9 @@ struct SourceBody {
 struct ContextBody {
     /// Number of packets that were dissected together, the requested packet included.
     packets: usize,
-    /// Number of these packets before the packet.
+    /// Number of these packets before the requested packet.
     before: usize,
-    /// The time range has more packets of the flow before the packet.
+    /// The time range has more packets of the flow before the requested packet.
     is_limited: bool,
 }
 
@@ -190,9 +190,9 @@ impl From<DataSource> for SourceBody {
 
 /// A packet's details as Wireshark shows them
 ///
-/// Wireshark's `sharkd`, in a sandbox, dissects the packet together with its flow's earlier
-/// packets, so that reassembled HTTP and TLS appear. Needs the package tshark (501 without) and a
-/// kernel with Landlock and seccomp.
+/// Wireshark's `sharkd`, in a sandbox, dissects the packet together with earlier packets and the
+/// next packets of its flow, so that reassembled HTTP and TLS appear. Needs the package tshark (501
+/// without) and a kernel with Landlock and seccomp.
 #[utoipa::path(
     get, path = "/v1/details", tag = "packets",
     params(DetailParameters),

@@ -51,10 +51,10 @@ pub(crate) struct ClientBody {
     roles: Vec<&'static str>,
     /// What the token sees of packets; `null`: everything.
     restricted: Option<RestrictionBody>,
-    /// When the session ends if there is no further request, RFC 3339; `null`: the request has no
+    /// When the session ends if it is not used until then, RFC 3339; `null`: the request has no
     /// session.
     expires: Option<String>,
-    /// Time without a request after which a session ends, seconds.
+    /// Time without use after which a session ends, seconds.
     idle_seconds: u64,
     /// The program's version.
     version: &'static str,

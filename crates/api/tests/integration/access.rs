@@ -64,7 +64,8 @@ fn each_role_may_what_it_is_for_and_nothing_else() {
         ("admin", &["metrics", "view", "packets", "trigger", "admin"]),
     ]);
     for (method, path, needed) in operations(&served) {
-        // `/v1/stop` would end the recording, and `/v1/events` would never end.
+        // `/v1/stop` would end the recording, and `/v1/events` would never end: the test sends only
+        // refused requests to them.
         let is_kept = path == "/v1/stop" || path == "/v1/events";
         let sample = sample(&method, &path);
         for (role, included) in &includes {

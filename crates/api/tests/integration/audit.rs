@@ -106,7 +106,8 @@ fn changes_are_events_with_the_caller() {
     }
 }
 
-/// A refused request makes no `changed` event, and neither does a rule that is sent back unchanged.
+/// These refused requests make no `changed` event, and neither does a rule that is sent back
+/// unchanged.
 #[test]
 fn requests_that_change_nothing_are_no_changes() {
     let served = Served::new();
