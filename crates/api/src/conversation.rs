@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use retroscope_packet::{FlowEndpoint, Parsed, Ports, parse, proto::TCP};
 use retroscope_recorder::{PacketId, QueriedPacket};
 
-/// Maximum number of bytes in all segments of the result, and in all waiting segments.
+/// Maximum number of bytes in all segments of the result, and of memory for all waiting segments.
 pub(crate) const BYTES_MAX: usize = 1 << 20;
 /// Maximum number of segments of the result.
 const SEGMENTS_MAX: usize = 10_000;
@@ -34,7 +34,7 @@ pub(crate) struct Segment {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SegmentBytes {
     Seen(Vec<u8>),
-    /// This number of bytes was not recorded.
+    /// This number of bytes was not recorded, or was cut off by a snap length.
     Missing(u64),
 }
 

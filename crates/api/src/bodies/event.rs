@@ -66,7 +66,7 @@ pub enum EventBody<'a> {
         #[serde(flatten)]
         export: &'a Export,
     },
-    /// A client or SIGHUP changed something, or a reload failed.
+    /// A client changed something, or the configuration file was read again, also without success.
     Changed {
         /// The caller, its address and the change.
         #[serde(flatten)]

@@ -62,7 +62,7 @@ const LIMITS: [(Resource, u64); 6] = [
 ];
 
 /// Room for threads of the dissector: `RLIMIT_NPROC` is at least the present number of threads of
-/// the user plus this number. `sharkd` starts one thread.
+/// the user plus this number. `sharkd` needs few threads.
 const THREADS_MAX: u64 = 64;
 /// Smallest value for `RLIMIT_NPROC`, the limit of threads of the user. The kernel also counts
 /// threads in other containers of the same user, which `/proc` does not show.
