@@ -15,7 +15,7 @@ pub struct Aux {
 }
 
 impl From<Direction> for Aux {
-    /// A recorded packet keeps its direction only.
+    /// The interface index is unknown.
     #[inline]
     fn from(direction: Direction) -> Self {
         Self {

@@ -81,7 +81,8 @@ const FIELDS: [(&str, Translation); 30] = [
 ];
 
 /// A sentence for the error message of a text that looks like a display filter: the translation, or
-/// that display filters are not supported. `None` for any other text.
+/// that display filters are not supported. `None` for any other text, for a text of more than
+/// [`TEXT_BYTES_MAX`] bytes, and for a text that [`tokens`] rejects.
 pub(crate) fn suggestion(text: &str) -> Option<String> {
     if text.len() > TEXT_BYTES_MAX {
         return None;
@@ -101,7 +102,8 @@ pub(crate) fn suggestion(text: &str) -> Option<String> {
     }
 }
 
-/// Whether a token is a protocol that display filters know, a dot, and the name of a field.
+/// Whether a token looks like a field of a display filter: a protocol that this module knows, a
+/// dot, and a lowercase letter.
 fn is_field(token: &str) -> bool {
     token.split_once('.').is_some_and(|(protocol, field)| {
         let is_known = COMMON.contains(&protocol)

@@ -73,7 +73,8 @@ pub enum FilterProblem {
         "'{0}' is a name, and names are looked up once, at the start; write an address in its place"
     )]
     NameTooLate(String),
-    /// A host or network name in a text whose author must not cause look-ups.
+    /// A name that is not a port's or a protocol's, in a text whose author must not cause look-ups
+    /// on other machines.
     #[error(
         "'{0}' is a name, and looking it up asks other machines; write an address in its place"
     )]
@@ -147,8 +148,8 @@ impl FilterError {
         &self.text
     }
 
-    /// Bytes of the offending word in [`Self::text`], on character boundaries. Empty if something
-    /// is missing at this place.
+    /// Bytes of the offending word in [`Self::text`], on character boundaries. The whole text if
+    /// the error is about no single word. Empty if something is missing at this place.
     #[must_use]
     pub fn span(&self) -> Range<usize> {
         self.span.clone()

@@ -282,8 +282,8 @@ impl FilterPiece {
         self.is_sealed.store(true, Relaxed);
     }
 
-    /// Maps bytes of the piece to bytes of the template. A value maps to the whole name of its
-    /// variable.
+    /// Maps bytes of the piece to bytes of the template. A value maps to the whole variable or name
+    /// that it replaces.
     fn source_of(&self, span: Range<usize>) -> Range<usize> {
         let start = self.place_of(span.start, span.is_empty(), |source| source.start);
         let end = self.place_of(span.end, true, |source| source.end);
@@ -292,7 +292,7 @@ impl FilterPiece {
 
     /// Maps the offset `at` in the piece to an offset in the template. With `ending`, `at` is the
     /// end of a range and may belong to the segment that ends at `at`. Inside a value the result is
-    /// the `edge` of the variable's name.
+    /// the `edge` of the variable or name that the value replaces.
     fn place_of(&self, at: usize, ending: bool, edge: fn(&Range<usize>) -> usize) -> usize {
         let mut start = 0;
         for segment in &self.segments {

@@ -18,10 +18,10 @@ use crate::{
 
 /// Programs that see the same packets, and a way to run all of them at once.
 ///
-/// For three or more programs, the machine code finds the protocols of a packet once (not for every
-/// link type). Each program runs by itself until there is machine code, and also if the programs
-/// are too long for one function. A clone refers to the same programs and machine code, and copies
-/// neither.
+/// For three or more programs on Ethernet, Linux cooked captures or raw IP, the machine code finds
+/// the protocols of a packet once. Each program runs by itself until there is machine code, and
+/// also if the programs are too long for one function. A clone refers to the same programs and
+/// machine code, and copies neither.
 ///
 /// ```
 /// use retroscope_filter::{Aux, FilterFrame, Instruction, FusedPrograms, Program};
@@ -101,7 +101,7 @@ impl FusedPrograms {
     /// program `n` keeps any byte of frame `i`. Returns all bits that are set in any result.
     ///
     /// # Panics
-    /// If there are more frames.
+    /// If there are more than [`Self::MANY`] frames.
     #[inline]
     pub fn run_many(&self, frames: &[FilterFrame<'_>], results: &mut [u64; Self::MANY]) -> u64 {
         self.run_some(u64::MAX, frames, results)

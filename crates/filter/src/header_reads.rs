@@ -3,12 +3,12 @@
 //!
 //! The length of the headers depends on the packet. So the module follows the program and remembers
 //! the values that fields have on every path to an instruction. A load is accepted if these values
-//! prove that a header is at its offset. A load from a TCP header over IPv4, for example, needs
-//! three tests before it: of the EtherType, of the protocol and of the fragment offset. Its offset
-//! must count from the length of the IPv4 header.
+//! prove that a header is at its offset. On Ethernet, for example, a load from a TCP header over
+//! IPv4 needs three tests before it: of the EtherType, of the protocol and of the fragment offset.
+//! Its offset must count from the length of the IPv4 header.
 //!
-//! Everything else counts as payload: loops (`protochain`), computed offsets, and the link types
-//! that [`LinkLayout`] does not have.
+//! Everything else counts as payload: loops (`protochain`), computed offsets, and every load on a
+//! link type that [`LinkLayout`] does not have.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! pcap-filter(7) expressions. The system's libpcap compiles an expression to classic BPF, which
-//! machine code or a safe interpreter runs. Templates take values from a trigger packet.
+//! runs as machine code or in a safe interpreter. Templates take values from a trigger packet.
 //!
-//! - [`compile()`] turns text into a [`Program`]; errors point at the offending word.
+//! - [`compile()`] turns text into a [`Program`]; errors point into the text.
 //!   [`Program::make_native`] turns a program into machine code. A [`Compiler`] does so on its own
 //!   thread, while the data path continues.
 //! - [`Template`] is an expression with variables (`host $srcIP`) and Retroscope's own terms

@@ -48,7 +48,7 @@ pub(crate) enum LinkLayout {
 impl LinkLayout {
     pub(crate) const ETHERNET: Self = Self::EtherType { at: 12, bytes: 14 };
 
-    /// The layout of a link type. `None` for every link type whose header has another layout.
+    /// The layout of a link type. `None` for every link type that is not listed here.
     pub(crate) fn of(link_type: LinkType) -> Option<Self> {
         Some(match link_type {
             LinkType::ETHERNET => Self::ETHERNET,

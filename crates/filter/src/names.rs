@@ -9,9 +9,9 @@
 //! | Ethernet hosts | ether_hostton(3) |
 //!
 //! nsswitch.conf(5) may direct any of these calls to another machine. So this module looks names up
-//! once. It replaces the names of hosts, ports and protocols by the numbers and addresses that
-//! libpcap would find. Other names, such as those of networks, stay; text with such names is
-//! compiled at the start and never again.
+//! once. If the meaning stays the same, it replaces names of hosts, ports and protocols by the
+//! numbers and addresses that libpcap would find. Other names, such as those of networks, stay;
+//! text with such names is compiled at the start and never again.
 //!
 //! To distinguish names from keywords, this module lets libpcap compile `type WORD` for 802.11.
 //! After `type` libpcap's parser accepts any name, reports an unknown type, and looks nothing up.
@@ -358,8 +358,8 @@ mod tests {
             ("port 1-2 or proto 1.2.3.4.5", &["1-2", "1.2.3.4.5"]),
             ("portrange 1-2 and host 1-2 and llc u", &["1-2"]),
             ("port no-such-port-anywhere", &["no-such-port-anywhere"]),
-            // Another value inherits the qualifiers of `port ssh`; `tcp` must not apply to that
-            // value.
+            // `port ssh` is `tcp port 22`, but `tcp` must not apply to the other value, nor replace
+            // `udp`.
             ("port ssh or 443", &["ssh"]),
             ("port 443 or ssh", &["ssh"]),
             ("udp port ssh", &["ssh"]),

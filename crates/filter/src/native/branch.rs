@@ -1,4 +1,4 @@
-//! Translates instructions that decide: conditional jumps, and long chains of comparisons with
+//! Translates instructions that decide: conditional jumps, and chains of comparisons with
 //! constants.
 
 use cranelift_codegen::ir::{

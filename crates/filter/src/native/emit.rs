@@ -46,7 +46,7 @@ pub(super) struct GeneratedCode<F> {
 /// Compiles checked instructions.
 ///
 /// # Errors
-/// [`NativeError`], except [`NativeError::Memory`].
+/// [`NativeError::TooLong`], [`NativeError::Processor`], [`NativeError::Generator`]
 pub(super) fn compile(
     instructions: &[Instruction],
     ancillary: bool,

@@ -1,10 +1,11 @@
 //! Many programs as one function. For each packet the function writes a word with a bit for each
 //! program that keeps the packet.
 //!
-//! The programs of a set repeat the same tests: is it IPv4, is it TCP, how long is the header? The
-//! function makes these tests once, and jumps to a copy of all programs for the packet's *class*. A
-//! class is TCP, UDP or any other protocol, over IPv4 without options (later fragments excluded,
-//! first fragments included) or over IPv6.
+//! The programs of a set repeat the same tests: is it IPv4, is it TCP, how long is the header? For
+//! three or more programs and a link type of [`LinkLayout`], the function makes these tests once.
+//! It then jumps to a copy of all programs for the packet's *class*. A class is TCP, UDP or any
+//! other protocol, over IPv4 without options (later fragments excluded, first fragments included)
+//! or over IPv6.
 //!
 //! In the copy for a class the header values of the class are constants, so most comparisons fold
 //! away; often one comparison remains of a program. Packets without a class go to a copy without
