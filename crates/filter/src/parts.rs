@@ -26,7 +26,7 @@ use crate::{
 /// compile and give 30 % fewer instructions.
 const PART_BYTES: usize = 128;
 /// Words that always begin a primitive with its own qualifiers. Other words may do so too, but a
-/// primitive that begins with another word never begins a part.
+/// primitive that begins with another word begins no part, except the first part of a list.
 const FRESH: [&str; 21] = [
     "host",
     "net",
@@ -138,7 +138,7 @@ impl Cutter<'_> {
         begins.then(|| chain.push((clause.joiner, ExpressionPart::Text(bytes))))
     }
 
-    /// Whether the clause brings its own qualifiers.
+    /// Whether the clause certainly brings its own qualifiers.
     fn is_fresh(&self, clause: &Clause) -> bool {
         let mut words = clause.words.clone();
         words

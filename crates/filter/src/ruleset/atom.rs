@@ -1,5 +1,5 @@
-//! The primitives of pcap-filter(7) that look-ups understand, and boolean expressions of
-//! primitives.
+//! The primitives of pcap-filter(7) and the own terms that look-ups understand, and boolean
+//! expressions of both.
 
 use std::ops::RangeInclusive;
 
@@ -59,7 +59,7 @@ pub(super) enum Atom {
     Opaque,
 }
 
-/// Primitives joined by `and`, `or`, `not`, in the order of the text.
+/// Primitives joined by `and`, `or`, `not`, in the order of evaluation.
 #[derive(Debug, Clone)]
 pub(super) enum Expr {
     Atom(Atom),
@@ -98,7 +98,7 @@ impl Expr {
         }
     }
 
-    /// This expression joined with `right`, which follows it in the text.
+    /// This expression joined with `right`, which is evaluated after it.
     pub(super) fn joined(self, joiner: Joiner, right: Self) -> Self {
         match (self, joiner) {
             (Self::And(mut list), Joiner::And) => {

@@ -16,8 +16,8 @@ use super::{
     table::{LookUpTable, TableSlot},
 };
 
-/// Looks packets up by everything except single IPv4 addresses and ports. Looks up IPv4 flows only
-/// for frames whose flow may not be at libpcap's fixed offsets.
+/// Looks packets up by everything except an IPv4 host, an IPv4 net or a port. Looks up IPv4 flows
+/// only for frames whose flow may not be at libpcap's fixed offsets.
 pub(super) struct Finder<'f> {
     pub(super) index: &'f RuleIndex,
     pub(super) link_type: LinkType,
@@ -143,7 +143,6 @@ impl Finder<'_> {
 
     /// Looks up rules with `$flow` or `$communityId` for a frame whose flow may not be at libpcap's
     /// fixed offsets. Examples are two tags, an IPv6 extension header, and a frame that is not IP.
-    /// Parses the whole frame.
     #[inline(never)]
     fn look_up_parsed(&mut self, frame: FrameLookUp<'_>) {
         /// Rules with `$flow` match packets under any tags.

@@ -34,8 +34,9 @@ pub struct NeededHosts {
 }
 
 impl NeededHosts {
-    /// Addresses that an expression needs. `None` if the expression can match in a way that needs
-    /// no whole address (a prefix does not count), or if there are more than 256 alternatives.
+    /// Addresses that an expression needs. `None` if there are more than 256 alternatives, or if
+    /// one of them requires no primitive with a whole address. A prefix, a name or `$flow` does
+    /// not count.
     #[must_use]
     pub fn of(filled: &FilledExpression) -> Option<Self> {
         let expr = understand(filled).body.expr;

@@ -1,4 +1,4 @@
-//! All rules in tables. The writer and the readers share each version of the tables.
+//! All rules in tables. The versions of the writer and of the readers share what did not change.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -85,10 +85,10 @@ pub(super) struct RuleIndex {
     pub(super) rules: Chunked<RuleInfo>,
     /// Number of keys with each [`tag`].
     present: [u32; tag::COUNT],
-    /// IPv6 prefix lengths in rules.
+    /// IPv6 prefix lengths of keys.
     v6_lengths: Vec<u8>,
-    /// Number of rules with a look-up for `$flow` or `$communityId`. The flow of a packet may not
-    /// be at libpcap's fixed offsets; such frames must be parsed whole.
+    /// Number of rules with a look-up for `$flow` or `$communityId`. For such rules, frames whose
+    /// flow may not be at libpcap's fixed offsets must be parsed.
     pub(super) parsed_rules: u32,
     pub(super) unindexed: Arc<Vec<UnindexedRules>>,
     /// Rules whose filter the caller evaluates for every packet.
@@ -144,7 +144,7 @@ impl RuleIndex {
         self.parsed_rules != 0 || (0..tag::COUNT).any(is_more)
     }
 
-    /// IPv6 prefix lengths in rules.
+    /// IPv6 prefix lengths of keys.
     pub(super) fn v6_lengths(&self) -> impl Iterator<Item = u8> {
         self.v6_lengths.iter().copied()
     }

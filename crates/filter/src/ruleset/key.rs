@@ -161,8 +161,9 @@ impl HeaderKey {
         }
     }
 
-    /// Reads a frame. Writes the fields in place. A key that is built elsewhere with narrow stores,
-    /// and then copied with wider loads, would make the processor wait for the stores.
+    /// Reads a frame. Writes the fields of the most common frames in place. A key that is built
+    /// elsewhere with narrow stores, and then copied with wider loads, would make the processor
+    /// wait for the stores.
     #[inline]
     pub(super) fn read(&mut self, link_header: LinkHeaderKind, data: &[u8]) {
         if link_header == ETHERNET

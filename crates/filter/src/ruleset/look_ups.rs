@@ -167,7 +167,8 @@ pub(super) fn conjunctions(expr: &Expr, negated: bool, limit: usize) -> Option<V
 }
 
 /// Conjunctions of which at least one holds whenever the expression holds. They may hold for other
-/// packets too. `None` if some conjunction would have nothing to look up.
+/// packets too. `None` if some conjunction would have nothing to look up, or if a `not` has too
+/// many conjunctions.
 fn covering(expr: &Expr, limit: usize) -> Option<Vec<Conjunction>> {
     if let Some(all) = conjunctions(expr, false, limit) {
         let is_useful = |all: &Conjunction| all.iter().any(|literal| rank(literal) < RANKS);

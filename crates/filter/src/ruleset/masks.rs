@@ -2,8 +2,8 @@
 //!
 //! One hash table holds prefixes of all lengths, so an address needs one look-up for each length.
 //! For each value of the first 16 bits of an address, [`Masks`] holds the lengths of the prefixes
-//! in rules that agree with these bits. Nearly always these are at most two lengths. A port is a
-//! 16-bit address and a port range consists of prefixes, so [`Masks`] is exact for ports.
+//! in the table that agree with these bits. Usually these are few lengths. A port is a 16-bit
+//! address and a port range consists of prefixes, so [`Masks`] is exact for ports.
 
 use std::collections::HashMap;
 

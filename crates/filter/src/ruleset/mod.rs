@@ -1,10 +1,11 @@
-//! Matches packets against many expressions at once, at about the price of one expression.
+//! Matches packets against many expressions at once.
 //!
-//! Packets find most rules by look-ups: by a flow, a host, a net, a port, a protocol, a VLAN or a
-//! hardware address that the rule requires. The headers are read once for all rules. The rest of a
-//! rule is compared with the same headers, or the rule's program runs on the few packets that were
-//! found. The programs of rules with nothing to look up (`not port 22`, `ip[8] < 5`) run on every
-//! packet, up to 64 programs as one function ([`FusedPrograms`](crate::FusedPrograms)).
+//! Packets find most rules by look-ups: by a flow, a host, a net, a port, a protocol, a VLAN, an
+//! interface or a hardware address that the rule requires. The headers are read once for all rules.
+//! The rest of a rule is compared with the same headers, or the rule's program or the caller tests
+//! the packets that were found. The programs of rules with nothing to look up (`not port 22`,
+//! `ip[8] < 5`) run on every packet, up to 64 programs as one function
+//! ([`FusedPrograms`](crate::FusedPrograms)).
 //!
 //! ```text
 //! text ─ parse ─▶ atom::Expr ─ look_ups ─▶ parts: look-up key, remainder

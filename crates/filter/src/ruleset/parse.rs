@@ -223,7 +223,7 @@ fn join(clauses: &[Clause], mut expr: impl FnMut(&Clause) -> Option<Expr>) -> Op
     })
 }
 
-/// The primitive that consists of a protocol name alone. `None` for any other word.
+/// The primitive that consists of a protocol name alone. `None` for every word that is not listed.
 fn protocol(word: &str) -> Option<Atom> {
     let both = kind::V4 | kind::V6;
     let (number, kinds) = match word {

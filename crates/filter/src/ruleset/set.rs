@@ -469,8 +469,8 @@ impl KeptRule {
         self.parts.iter().all(RulePart::is_of_term)
     }
 
-    /// Whether the rule has a look-up for `$flow` or `$communityId`. The flow of a packet may not
-    /// be at libpcap's fixed offsets; such frames must be parsed whole.
+    /// Whether the rule has a look-up for `$flow` or `$communityId`. For such a rule, frames whose
+    /// flow may not be at libpcap's fixed offsets must be parsed.
     fn needs_parsing(&self) -> bool {
         self.flags & flags::ASK != 0 && self.parts.iter().any(RulePart::is_of_term)
     }
