@@ -24,11 +24,11 @@ pub(crate) enum Joiner {
 pub(crate) struct Clause {
     /// Joiner between this clause and everything on its left. Without meaning for the first clause.
     pub(crate) joiner: Joiner,
-    /// Whether an odd number of `not` precedes the clause.
+    /// Whether the clause begins with an odd number of `not`.
     pub(crate) negated: bool,
     /// Words of the clause, including each `not` at its start.
     pub(crate) words: Range<usize>,
-    /// Index of the first word after each `not` at the start.
+    /// Index of the first word after all `not` at the start.
     pub(crate) first: usize,
     /// Clauses in the parentheses, if the words from `first` on are one pair of parentheses and its
     /// content. `None` also for parentheses that are nested more than [`DEPTH_MAX`] levels deep.

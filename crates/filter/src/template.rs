@@ -15,7 +15,7 @@ use crate::{
     words::{WordKind, words_and_tests},
 };
 
-/// An expression with variables: pcap-filter(7) text that may contain each [`Variable`].
+/// An expression with variables: pcap-filter(7) text that may contain any [`Variable`].
 ///
 /// `$srcIP` and similar variables are placeholders of pcap-filter text. `$flow`, `$iface`,
 /// `$communityId` and the payload terms (`payload contains "…"`, `payload startswith "…"`, `payload
@@ -108,8 +108,8 @@ impl Template {
     ///
     /// # Errors
     /// [`FilterProblem::UnknownVariable`]; an invalid payload term; an own term in the wrong place;
-    /// a syntax error in a text with own terms. Also a text that is too long or has too many own
-    /// terms.
+    /// a syntax error in a text with own terms. Also a text that is too long, or has too many own
+    /// terms or pieces.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
         check_len(text, EXPRESSION_BYTES_MAX)?;
         let (words, tests) = words_and_tests(text)?;
@@ -147,11 +147,11 @@ impl Template {
         Ok(template)
     }
 
-    /// Looks up the names in the text, so that the system need not be asked again. Replaces the
-    /// names of hosts, ports and protocols by numbers, except host names in a piece with a
-    /// variable. A piece that keeps a name, such as that of a network, can be compiled for further
-    /// link types only until [`Template::seal`]. Reads the system's tables (services(5),
-    /// protocols(5)), and waits for the resolver.
+    /// Looks up the names in the text, so that the system need not be asked again. If the meaning
+    /// stays the same, replaces names of hosts, ports and protocols by numbers, except host names
+    /// in a piece with a variable. A piece that keeps a name, such as that of a network, can be
+    /// compiled for further link types only until [`Template::seal`]. Reads the system's tables
+    /// (services(5), protocols(5)), and waits for the resolver.
     ///
     /// # Errors
     /// [`FilterProblem::NameAndVariable`] for a piece that contains a variable and a name that is
@@ -191,12 +191,12 @@ impl Template {
         }
     }
 
-    /// Rejects names of hosts and networks, which the resolver may ask name servers for. Names of
-    /// ports and protocols pass: the system finds these in its own files, services(5) and
-    /// protocols(5), unless nsswitch.conf(5) names another source.
+    /// Rejects all names except those of ports and protocols. The resolver may ask name servers for
+    /// the names of hosts and networks. The system finds ports and protocols in its own files,
+    /// services(5) and protocols(5), unless nsswitch.conf(5) names another source.
     ///
     /// # Errors
-    /// [`FilterProblem::HostName`] for the first name of a host or network.
+    /// [`FilterProblem::HostName`] for the first name that is not a port's or a protocol's.
     pub fn without_hosts(self) -> Result<Self, FilterError> {
         let host = self.names().find(|name| !name.is_local);
         let Some(Name { span, .. }) = host else {

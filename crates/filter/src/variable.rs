@@ -183,7 +183,7 @@ pub(crate) enum SampleFamily {
     V6,
 }
 
-/// A trigger packet has no value for a variable, so the trigger fails with this error.
+/// A trigger packet has no value for a variable, so the packet cannot fill in the template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{variable}: {reason}")]
 pub struct FillError {

@@ -1,6 +1,6 @@
 //! Machine code for programs, made from classic BPF by Cranelift.
 //!
-//! Each pass has one file:
+//! The files:
 //!
 //! - `need` analyzes the program backwards: how many captured bytes must a packet have to be
 //!   accepted from an instruction on?

@@ -1,4 +1,4 @@
-//! libpcap's own interpreter and printer, as the reference for this crate's tests.
+//! libpcap's own interpreter, validator and printer, as the reference for this crate's tests.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 

@@ -480,8 +480,8 @@ fn link_types_that_are_not_prepared_match_nothing() {
     }));
 }
 
-/// A template is rejected if a host name is next to a variable: the name would have to be looked up
-/// for each trigger. Known port names become numbers.
+/// A template is rejected if a piece with a variable keeps a name: the name would have to be looked
+/// up for each trigger. Known names of ports and protocols become numbers.
 #[test]
 fn names_and_variables_do_not_mix() {
     let refused = |text: &str| match Template::parse(text).unwrap().resolve() {

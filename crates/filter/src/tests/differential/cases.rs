@@ -1,4 +1,4 @@
-//! Small programs, one for each bug that was found or expected.
+//! Small programs for bugs that were found or expected.
 
 use super::{Judges, Libpcap, packets::Packet};
 use retroscope_bpf::{Instruction, op};

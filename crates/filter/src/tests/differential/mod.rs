@@ -1,6 +1,6 @@
-//! Interpreter, machine code and libpcap must agree on every packet. The programs include some that
-//! libpcap makes and some that it never makes. Packets are cut anywhere, and each is placed so that
-//! a read beyond its end crashes.
+//! Interpreter and machine code must agree on every packet, and libpcap too where its result is
+//! defined. The programs include some that libpcap makes and some that it never makes. Packets are
+//! cut anywhere, and each is placed so that a read beyond its end crashes.
 //!
 //! Runs are seeded. `FILTER_SEED` repeats a run; `FILTER_SECONDS` sets the duration of each random
 //! test (`make verify`).

@@ -31,7 +31,7 @@ fn port(random: &mut fastrand::Rng) -> u16 {
     one(random, &PORTS)
 }
 
-/// A primitive that look-ups understand.
+/// One or two primitives that look-ups understand.
 fn primitive(random: &mut fastrand::Rng) -> String {
     let way = direction(random);
     match random.u8(..14) {
@@ -153,7 +153,7 @@ fn opaque(random: &mut fastrand::Rng) -> String {
     .to_owned()
 }
 
-/// A conjunction that requires a flow.
+/// An expression that requires a flow if its hosts and its ports differ.
 fn flow(random: &mut fastrand::Rng) -> String {
     let proto = one(random, &["tcp", "udp", "sctp"]);
     let ([a, b], [p, q]) = ([host(random), host(random)], [port(random), port(random)]);
