@@ -7,9 +7,9 @@ use retroscope_packet::LinkType;
 pub struct LinkContext {
     /// Link-layer header type of the packets.
     pub link_type: LinkType,
-    /// Snap length of the file or interface in bytes, which accepting programs return (an empty
-    /// expression at most 262,144). 0, or more than `i32::MAX`, means libpcap's maximum, 262,144
-    /// for most link types.
+    /// Snap length of the file or interface in bytes. Accepting programs return this number, but an
+    /// empty expression at most 262,144. 0, or more than `i32::MAX`, means libpcap's maximum,
+    /// 262,144 for most link types.
     pub snaplen: u32,
     /// Whether packets come from a file or an interface.
     pub mode: FilterMode,

@@ -14,9 +14,9 @@
 //!   of packets determines.
 //! - `compiler` is a thread that does all this while the data path continues.
 //!
-//! The machine code keeps exactly the packets that the interpreter keeps. A load beyond the captured
-//! bytes rejects the packet. So one length check may include a later, larger one if every path to
-//! acceptance passes both: it makes no difference which of the two rejects the packet.
+//! The machine code keeps exactly the packets that the interpreter keeps. A load beyond the
+//! captured bytes rejects the packet. So one length check may include a later, larger check if
+//! every path to acceptance passes both: either check may be the one that rejects the packet.
 
 mod branch;
 mod code;

@@ -60,8 +60,8 @@ impl AnyString {
     /// `None` if there are more strings than an automaton can hold.
     pub(crate) fn new(needles: &[&[u8]]) -> Option<Self> {
         if needles.len() <= PACKED_MAX * SEARCHES_MAX {
-            // `None`, for example, on some processors, or for more than 16 strings if one of them is a
-            // single byte.
+            // `None`, for example, on some processors, or for more than 16 strings of which any has
+            // a single byte.
             let searches: Option<Vec<Searcher>> =
                 needles.chunks(PACKED_MAX).map(Searcher::new).collect();
             if let Some(searches) = searches {

@@ -98,7 +98,7 @@ impl Expr {
         }
     }
 
-    /// This expression joined with `right`, which is evaluated after it.
+    /// This expression joined with `right`. Evaluates `right` second.
     pub(super) fn joined(self, joiner: Joiner, right: Self) -> Self {
         match (self, joiner) {
             (Self::And(mut list), Joiner::And) => {
