@@ -42,7 +42,7 @@ impl NamedInterface {
     /// Looks up the interface that currently has the name.
     ///
     /// # Errors
-    /// [`SourceError::NoInterface`] if no interface has the name.
+    /// [`SourceError::NoInterface`] if no interface has the name, or [`SourceError::System`].
     pub(crate) fn look_up(&self) -> Result<InterfaceSnapshot, SourceError> {
         let gone = |call| {
             move |error: io::Error| match error.raw_os_error() {

@@ -378,8 +378,8 @@ impl InterfaceInfo {
 pub enum TimeDomain {
     /// A capture file's stamps, in any order.
     File,
-    /// A software stamp of each packet, by the kernel or by the XDP program, on the system's
-    /// real-time clock.
+    /// A software stamp of each packet, by the kernel or by the XDP program, as a time of the
+    /// system's real-time clock. The queue converts the XDP program's monotonic stamps.
     KernelSoftware,
     /// The system's real-time clock at the fetch of a burst: all frames of the burst have the same
     /// stamp.
@@ -515,15 +515,15 @@ pub enum SourceError {
     /// The file cannot be opened or read, or a stream over TCP cannot be read.
     #[error("cannot read {}: {error}", path.display())]
     File {
-        /// The path of the file.
+        /// The path of the file, or the name of the stream.
         path: PathBuf,
         /// The system's error.
         error: io::Error,
     },
-    /// The file is damaged or no capture file. Frames that were read before count.
+    /// The file or stream is damaged or no capture. Frames that were read before count.
     #[error("{}: {message}", path.display())]
     Damaged {
-        /// The path of the file.
+        /// The path of the file, or the name of the stream.
         path: PathBuf,
         /// The damage with the byte offset, or what the file is instead of a capture.
         message: String,
@@ -576,12 +576,12 @@ pub enum SourceError {
         /// The name of the interface.
         interface: String,
     },
-    /// A system call failed.
+    /// A system call, or a call of libpcap or DPDK, failed.
     #[error("{interface}: {call}: {error}")]
     System {
         /// The name of the interface, or of another live source.
         interface: String,
-        /// The system call, with its option.
+        /// The name of the call; for a socket option or an ioctl, with its name.
         call: &'static str,
         /// The error of the call.
         error: io::Error,
@@ -589,7 +589,7 @@ pub enum SourceError {
 }
 
 impl SourceError {
-    /// The error of a failed system call.
+    /// The error of a failed call.
     pub fn system(interface: &str, call: &'static str, error: io::Error) -> Self {
         Self::System {
             interface: interface.to_owned(),

@@ -162,8 +162,8 @@ impl BlockWalk {
             part.merged += u32::from(frame.wire_len > frame_bytes_max);
             part.checksum_missing += u32::from(status & libc::TP_STATUS_CSUMNOTREADY != 0);
             frames.push(frame);
-            // An offset of zero marks the last packet. If the offsets form a loop, the count still
-            // ends the walk.
+            // An offset of zero marks the last packet. If an earlier packet has this offset, the
+            // count still ends the walk.
             position = position.saturating_add(next);
         }
         self.position = position;

@@ -14,14 +14,14 @@ pub struct LiveConfig {
     /// Kernel memory of each queue in bytes. AF_PACKET rounds the number down to blocks of 256 KiB,
     /// at least 4 blocks; `None`: chosen by the speed of the link and the memory of the machine
     /// (`size`). If the kernel has less memory, the queue gets less, and the user gets a notice.
-    /// libpcap gets the number as it is; `None`: 64 MiB.
+    /// libpcap gets the number, at most 2 GiB; `None`: 64 MiB.
     pub buffer_bytes: Option<usize>,
     /// How frames are spread over several queues.
     pub fanout: Fanout,
     /// The directions of frames to capture.
     pub sides: Sides,
-    /// The CPU of each queue's thread. Empty: the CPUs near the device, unless these are unknown or
-    /// all CPUs of the machine.
+    /// The CPU of each queue's thread. Empty: each thread runs on the CPUs near the device, or on
+    /// any CPU if these CPUs are unknown or all CPUs of the machine.
     pub cpus: CpuTurns,
     /// The program's path, for commands in messages.
     pub program: PathBuf,

@@ -1,4 +1,4 @@
-//! The interfaces of this network namespace, and which of them can be recorded.
+//! The interfaces of this network namespace, and which of them AF_PACKET can record.
 
 use std::io;
 
@@ -29,7 +29,7 @@ pub struct InterfaceSummary {
     pub running: bool,
     /// Whether this is the loopback interface.
     pub loopback: bool,
-    /// Link type of the frames; `None`: the interface cannot be recorded.
+    /// Link type of the frames; `None`: the engine `af-packet` cannot record the interface.
     pub link_type: Option<LinkType>,
     /// The driver (`veth`, `virtio_net`, `tun`) if it is known, otherwise the kind of hardware.
     pub kind: String,
@@ -54,7 +54,7 @@ pub struct Offloads {
 /// that were removed while the list was read.
 ///
 /// # Errors
-/// The system's error.
+/// The system's error, or the kernel's list is damaged or never complete.
 pub fn interfaces() -> io::Result<Vec<InterfaceSummary>> {
     let query = InterfaceQuery::new()?;
     let read = |message: NetlinkMessage<'_>| summary(message).map(Some);
@@ -180,7 +180,8 @@ pub(super) fn hardware_text(hardware_type: u16) -> String {
 /// over its receive queues.
 ///
 /// # Errors
-/// The system's error: the interface does not exist, or its driver reports no hash (`EOPNOTSUPP`).
+/// The interface does not exist, its driver reports no hash (`EOPNOTSUPP`), or its indirection
+/// table is too large.
 pub fn rss_settings(interface: &str) -> io::Result<RssSettings> {
     let query = InterfaceQuery::new()?;
     let mut settings = query.ethtool_rss(interface)?;

@@ -74,8 +74,8 @@ struct BlockRate {
 impl BlockRate {
     /// How long to sleep at the block rate since the last call, so that several blocks arrive
     /// together and still only a small part of the ring is full. The caller can wait for `wait_ns`.
-    /// `None`: blocks are so rare that the kernel should wake this thread for each block, or so
-    /// frequent that the thread should not sleep.
+    /// `None`: blocks are so rare that the kernel should wake this thread for each block, or the
+    /// ring fills so fast that the thread should not sleep.
     fn nap_ns(&mut self, now_ns: i64, wait_ns: i64, ring_blocks: usize) -> Option<i64> {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns).max(1);
         let blocks = i64::try_from(std::mem::take(&mut self.blocks)).unwrap_or(i64::MAX);

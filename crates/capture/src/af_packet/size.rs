@@ -6,7 +6,8 @@
 
 use super::sys::InterfaceQuery;
 
-/// Longest interruption of a thread at full link speed that the ring covers, ms.
+/// Interruption of a thread at full link speed that the ring covers, unless a bound below makes the
+/// ring smaller, ms.
 const HOLD_MS: u64 = 60;
 
 /// Size of a frame in the ring relative to the wire, rounded up: a frame of 64 bytes takes 84 bytes

@@ -71,8 +71,9 @@ pub(super) fn flow_key(flow: &ShuntedFlow) -> [u8; FLOW_KEY_BYTES] {
 pub(super) type ShuntedState = [i64; 4];
 pub(super) const SHUNTED_STATE_BYTES: usize = size_of::<ShuntedState>();
 
-/// Shortest time between two packets of a shunted flow that the program takes, ns. The recorder
-/// sees from these packets that the flow goes on, and may change its decision.
+/// Shortest time between two packets of a shunted flow that the program takes although they neither
+/// begin nor end a connection, ns. The recorder sees from these packets that the flow goes on, and
+/// may change its decision.
 pub(super) const TAKEN_EVERY_NS: i32 = 100_000_000;
 
 /// Bytes of the time stamp in front of a packet.

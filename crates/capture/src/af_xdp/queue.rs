@@ -92,8 +92,7 @@ pub(super) struct XdpEngine {
     frames: Vec<FrameMeta>,
     /// Chunks of the burst that is being lent, and chunks that wait for room in the fill ring.
     lent_chunks: Vec<u64>,
-    /// The interface was removed, and the kernel has unbound the socket: packets that have not
-    /// arrived yet are lost.
+    /// The interface was removed: packets that have not arrived at the end of the drain are lost.
     is_removed: bool,
     /// The socket was bound, so it cannot be bound to another interface.
     is_bound: bool,
@@ -106,8 +105,8 @@ pub(super) struct XdpEngine {
     was_zero_copy: bool,
     lent: u64,
     /// Sum of three losses: packets that the kernel lost for sockets that were closed since,
-    /// packets that did not arrive before their interface was gone, and packets with malformed
-    /// descriptors.
+    /// packets that did not arrive before their interface was gone, and packets that cannot be lent
+    /// (malformed descriptors, or longer than [`OWN_BYTES`]).
     lost_before: u64,
     /// The program's count of packets without a stamp when the socket was bound.
     unstamped_before: u64,

@@ -183,6 +183,7 @@ impl XdpSender {
     /// # Errors
     /// Errors of the system calls. `ETIMEDOUT` if the kernel refused a frame or took only some
     /// frames, and the receiver keeps packets for `timeout_ns`: a refused frame is then unknown.
+    /// Then, and if `SO_MEMINFO` cannot be read, the returned number is a lower bound.
     pub(crate) fn send(&mut self, timeout_ns: i64) -> (usize, io::Result<()>) {
         let said = self.socket.send();
         if said.is_ok() && self.tx.is_empty() {

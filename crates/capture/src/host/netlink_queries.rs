@@ -59,8 +59,8 @@ impl HostUse {
         found
     }
 
-    /// The value of a query. If the query failed, adds the failure to `unread`, with `what` was
-    /// queried, and returns `None`.
+    /// The value of a query. If the query failed, adds the failure to `unread` and returns `None`.
+    /// `what` names the queried fact.
     fn read<T>(&mut self, what: &str, outcome: io::Result<T>) -> Option<T> {
         let note = |error| {
             self.unread.push(format!("{what} cannot be read ({error})"));

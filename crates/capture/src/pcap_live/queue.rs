@@ -110,7 +110,7 @@ impl PcapEngine {
 }
 
 impl LiveEngine for PcapEngine {
-    /// Each check takes four system calls.
+    /// Most checks take four system calls.
     const LOOK_NS: i64 = 5_000_000;
 
     fn return_burst(&mut self, _live: &mut LiveState) {

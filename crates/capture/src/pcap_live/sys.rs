@@ -135,9 +135,9 @@ impl PcapHandle {
         Ok((handle, warning))
     }
 
-    /// Ignores the results of the setters. They fail on active handles, and this handle is not
-    /// active. They also fail if a device lacks the requested precision; the device then keeps its
-    /// precision.
+    /// Ignores the results of the setters. All of them fail on active handles, and this handle is
+    /// not active. `pcap_set_tstamp_precision` also fails if the device lacks the requested
+    /// precision; the device then keeps its precision.
     fn set_options(&mut self, promiscuous: bool, buffer_bytes: c_int) {
         let pcap = self.pcap.as_ptr();
         // SAFETY: the handle is open and not active.

@@ -74,8 +74,8 @@ pub struct LiveSender {
     pub timeout_ns: i64,
     /// Frames that the interface accepted.
     pub sent: u64,
-    /// Attempts that failed because the interface had no room. On the XDP socket, interrupted
-    /// attempts count too.
+    /// Attempts that failed because the interface had no room or refused a frame. On the XDP
+    /// socket, interrupted attempts without a sent frame count too.
     pub retries: u64,
 }
 
@@ -122,8 +122,8 @@ impl LiveSender {
     /// # Errors
     /// [`SourceError::InterfaceDown`], [`SourceError::InterfaceGone`],
     /// [`SourceError::FrameTooLong`], [`SourceError::NoRoom`] if the interface accepts no frame for
-    /// a second (see [`Self::timeout_ns`]), or [`SourceError::System`]. Frames that were sent
-    /// before the error are counted.
+    /// a second (see [`Self::timeout_ns`]), or [`SourceError::System`]. Frames that were certainly
+    /// sent before the error are counted.
     pub fn send(&mut self, burst: Burst<'_>) -> Result<(), SourceError> {
         let mut frames = burst.frames;
         while !frames.is_empty() {

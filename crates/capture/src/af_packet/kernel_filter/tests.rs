@@ -121,7 +121,7 @@ fn compiled(expression: &str, optimize: bool) -> Program {
     compile(expression, link).unwrap()
 }
 
-/// Expressions of every kind that the kernel may decide.
+/// Expressions that the kernel may decide.
 const TAKEN: [&str; 30] = [
     "ip",
     "ip6",
@@ -164,7 +164,7 @@ const LEFT: [&str; 5] = [
     "ether[13:2] = 1",
 ];
 
-/// Frames with every kind of tag stack and payload, some of them truncated.
+/// Frames with several stacks of tags and several payloads, some of them truncated.
 fn frames(random: &mut fastrand::Rng) -> Vec<Vec<u8>> {
     const TAGS: [&[u8]; 8] = [
         &[],

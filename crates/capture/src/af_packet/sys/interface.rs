@@ -44,8 +44,7 @@ const ETHTOOL_CHANNELS: u32 = 0x3c;
 /// function, transform and reserved bytes. The table and the key follow the structure.
 const RSS_HEAD: usize = 6;
 
-/// Words for any answer: an indirection table of 4096 entries and a key of 256 bytes. Larger tables
-/// and keys are not known to exist.
+/// Words for any answer: room for an indirection table of 4096 entries and a key of 256 bytes.
 const ANSWER_WORDS: usize = RSS_HEAD + 4096 + 64;
 
 /// `RXH_XFRM_SYM_XOR` and `RXH_XFRM_SYM_OR_XOR`, and the value of an unknown transform.

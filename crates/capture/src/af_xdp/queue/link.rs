@@ -84,7 +84,7 @@ impl XdpEngine {
             BindState::Bound => self.look_while_bound(live, now_ns),
             BindState::Leaving(drain) => {
                 self.detect_removal();
-                // The kernel unbinds the socket before it reports the removal. So once no CPU can
+                // The kernel stops the interface before it reports the removal. So once no CPU can
                 // be in the program any more, a packet that the program took arrives only if the
                 // ring contains it already.
                 live.look_due_ns = now_ns;

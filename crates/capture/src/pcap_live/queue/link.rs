@@ -103,7 +103,7 @@ impl PcapEngine {
     }
 
     /// Handles an error of libpcap. If the interface was removed or renamed, the function requests
-    /// a check at once, which reports the removal, and returns `Ok`. A stopped queue ignores all
+    /// a check at once, which reports a removal, and returns `Ok`. A stopped queue ignores all
     /// errors.
     pub(super) fn on_error(
         &mut self,
