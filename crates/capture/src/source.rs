@@ -537,7 +537,7 @@ pub enum SourceError {
         /// The name that was requested.
         interface: String,
     },
-    /// The interface or the kernel does not support the capture, for example because of its link
+    /// The interface or the kernel does not support the capture, for example because of the link
     /// type. Contains the sentence.
     #[error("{0}")]
     Unsupported(String),

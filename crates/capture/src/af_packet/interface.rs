@@ -45,8 +45,8 @@ pub struct Offloads {
     pub generic_receive: Option<bool>,
     /// Large receive offload: the NIC joins segments. `None`: unknown.
     pub large_receive: Option<bool>,
-    /// The NIC removes VLAN tags; the recorder puts them back when it stores frames. `None`:
-    /// unknown.
+    /// The NIC removes VLAN tags; AF_PACKET reports the tags, and the recorder puts them back when
+    /// it stores frames. `None`: unknown.
     pub vlan_extraction: Option<bool>,
 }
 

@@ -223,7 +223,7 @@ impl InterfaceQuery {
         Ok(answer)
     }
 
-    /// One of the calls of netdevice(7).
+    /// An ioctl(2) with an `ifreq`.
     ///
     /// # Safety
     /// Every pointer in `request` that `call` follows must lead to memory that the call may read
