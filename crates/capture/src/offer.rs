@@ -13,7 +13,8 @@ use retroscope_packet::LinkType;
 pub struct Offer {
     /// The capture filter: one classic BPF program for each link type that it compiles for. The
     /// programs expect frames as on the wire, with all VLAN tags in place, and return 0 for an
-    /// unwanted frame. Empty without a filter, with `-c`, or if a program alone cannot decide.
+    /// unwanted frame. Empty without a filter, with a packet limit (`-c`), or if a program alone
+    /// cannot decide.
     pub programs: Vec<(LinkType, Vec<Instruction>)>,
     /// The recorder has a filter that is not in `programs`. The engine must deliver whole frames,
     /// which the recorder then filters.
