@@ -7,7 +7,8 @@
 //! line = counters[queue]                     or: PASS, the queue has no line
 //! if !line.open: PASS                        the queue is not recorded
 //! if line.shunting:
-//!     TCP with FIN, SYN or RST: continue; a SYN without ACK also removes both directions of its flow from shunted
+//!     TCP with FIN, SYN or RST: continue
+//!         SYN without ACK: first remove both directions of its flow from shunted
 //!     flow in shunted:
 //!         silent for too long: remove it from shunted, continue
 //!         no packet taken for 100 ms: continue
