@@ -11,8 +11,8 @@ use crate::{
 };
 
 /// Maximum memory, in bytes, for the list of a bucket's records. A full bucket of 256 MiB, as in a
-/// ring of 1 TiB, fits unless its records capture fewer than 12 bytes each. A damaged file may ask
-/// for any size. The payload of a bucket needs at most the size of the bucket.
+/// ring of 1 TiB, fits unless its records capture fewer than 12 bytes each. A damaged file may
+/// claim more records. The payload of a bucket needs at most the size of the bucket.
 const COPY_BYTES_MAX: usize = 512 << 20;
 
 /// Contains the records of one bucket at a time. Reuse it for the next bucket: it grows to the
@@ -290,7 +290,7 @@ mod tests {
         assert!(damaged(&bytes, 1).contains("longer"));
     }
 
-    /// A sparse file costs its owner nothing, and may claim any number of empty records. A bucket
+    /// A sparse file costs its owner nothing, and may claim millions of empty records. A bucket
     /// with too many records must be refused before memory is allocated.
     #[test]
     fn what_is_too_large_is_not_copied() {

@@ -28,7 +28,7 @@ pub enum AttachError {
     /// Input: written by a machine of the other byte order.
     #[error("the ring {} was written with the other byte order: read it on such a machine", .0.display())]
     ByteOrder(PathBuf),
-    /// Input: written by another version of the program.
+    /// Input: written by a version of the program with another layout.
     #[error(
         "the ring {} has layout {found}, this program reads layout {VERSION}: use the program that wrote it",
         path.display()
@@ -52,7 +52,7 @@ pub enum AttachError {
         /// Bytes that the file must have.
         needed: u64,
     },
-    /// Input: the header contradicts itself.
+    /// Input: a field of the header is out of range, or contradicts other fields.
     #[error("the header of the ring {} is damaged: its {field} cannot be {value}", path.display())]
     Header {
         /// The file.

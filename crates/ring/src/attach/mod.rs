@@ -1,4 +1,5 @@
-//! Reads the ring of another process: a live ring, or the ring of a killed process.
+//! Reads the ring of another process, whether the process runs, has ended or was killed. Also reads
+//! a ring of this process ([`Ring::attached`](crate::Ring::attached)).
 //!
 //! A region in a memfd or a file ([`Backing`](crate::Backing)) describes itself
 //! (`storage/header.rs`). [`Attached`] maps the region read-only. It cannot hold a bucket of
@@ -157,7 +158,8 @@ pub enum AttachedState {
     Damaged,
 }
 
-/// A snapshot of one bucket of another process. Numbers are 0 unless the state is open or closed.
+/// A snapshot of one bucket of another process. Unless the state is open or closed, only `bucket`
+/// and `state` are known, and the numbers in the other fields are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AttachedBucket {
@@ -186,8 +188,8 @@ pub struct AttachedBucket {
 }
 
 impl Attached {
-    /// Maps a ring's file, or `/proc/PID/fd/N` of a memfd ([`Ring::path`](crate::Ring::path)). Only
-    /// the user of a process, and root, can read its memory.
+    /// Maps a ring's file, or `/proc/PID/fd/N` of a memfd ([`Ring::path`](crate::Ring::path)). Both
+    /// are made with mode 0600, for their owner and root.
     ///
     /// # Errors
     /// [`AttachError`]: the file cannot be opened, is not a ring of this layout, or is damaged.
@@ -235,8 +237,8 @@ impl Attached {
         }
     }
 
-    /// The state of the writer, found by its lock on the file, so that neither a reused process id
-    /// nor another PID namespace matters.
+    /// The state of the writer, found by the region's state and the writer's lock on the file, so
+    /// that neither a reused process id nor another PID namespace matters.
     ///
     /// # Errors
     /// [`CopyError::Shrunk`].

@@ -6,10 +6,10 @@
 //! atomically, and returns copies.
 //!
 //! **Danger to this process.** A load after the end of a file that shrank raises SIGBUS. A memfd of
-//! this program is sealed against shrinking. For a named file, each visit first checks the length
-//! again ([`Mapped::still_whole`]). Only the owner of the file or root can shrink it (0600), and
-//! shrinking does harm only between the check and the loads. The recorder never shrinks the file;
-//! removing or replacing the name does no harm.
+//! this program is sealed against shrinking. For a named file, each method that reads the region
+//! after `Attached::open` first checks the length again ([`Mapped::still_whole`]). Only the owner
+//! of the file or root can shrink it (0600), and shrinking does harm only between the check and the
+//! loads. The recorder never shrinks the file; removing or replacing the name does no harm.
 #![expect(
     unsafe_code,
     reason = "maps a file of another process, and loads from it"
