@@ -138,7 +138,7 @@ fn peek(ring: &Ring, mut reader: Reader, dump: &Path) -> Result<Outcome, Failure
             if is_trigger(&packet) && window.is_none() {
                 let (from_ns, to_ns) = (packet.time_ns - BEFORE_NS, packet.time_ns + AFTER_NS);
                 // From now on the ring overwrites other buckets than those with packets of this
-                // window. If there is no other bucket, the reservation falls.
+                // window. If no other bucket can be overwritten, the reservation falls.
                 window = Some((ring.reserve(from_ns, to_ns), from_ns, to_ns));
             }
         }

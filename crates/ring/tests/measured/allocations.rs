@@ -1,7 +1,7 @@
-//! The data path allocates nothing after the start. The tests cover storing (single records and
-//! bursts), publishing, reading, sleeping, waking, overwriting, being lapped, and the work of a
-//! dump on its buckets. Allocations are counted per thread, so that the harness and other tests do
-//! not disturb.
+//! With `EvictionDetail::Bounds`, the data path allocates nothing after the start. The tests cover
+//! storing (single records and bursts), publishing, reading, sleeping, waking, overwriting, being
+//! lapped, and the work of a dump on its buckets. Allocations are counted per thread, so that the
+//! harness and other tests do not disturb.
 #![expect(unsafe_code, reason = "an allocator that counts is an unsafe trait")]
 
 use std::{

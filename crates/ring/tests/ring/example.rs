@@ -1,4 +1,4 @@
-//! The example of the crate does what it says.
+//! The example `insert_peek_dump` does what it says.
 
 use std::fs;
 

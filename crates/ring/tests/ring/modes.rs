@@ -1,4 +1,4 @@
-//! Modes, reservations, holds and gating groups on a full ring, in one thread except for one test.
+//! Modes, reservations, holds and groups, mostly on a full ring, in one thread except for one test.
 
 use std::time::Duration;
 

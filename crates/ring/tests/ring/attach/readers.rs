@@ -93,7 +93,7 @@ fn shows(directory: &TempDir) -> impl Iterator<Item = Command> {
         .chain(python(&readers().join("retroscope_ring.py")))
 }
 
-/// A packet as a line of the readers.
+/// The line that the readers in C and Python print for a packet.
 fn line(producer: usize, number: u64, stamp_ns: i64, packet: &Packet<'_>) -> String {
     use std::fmt::Write as _;
     let mut line = format!(

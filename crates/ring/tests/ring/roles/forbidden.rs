@@ -100,7 +100,7 @@ pub(crate) fn lost_from_window(
     );
 }
 
-/// An active reservation lost a bucket, although no mode of the round is record mode.
+/// A reservation lost a bucket, although no mode of the round is record mode.
 #[track_caller]
 pub(crate) fn overwritten_though_reserved(buckets: usize) {
     assert_eq!(

@@ -2,11 +2,11 @@
 //!
 //! A round is one ring: small or large buckets, the minimum number of buckets or many, one to six
 //! producers, some of the three modes. Three to six threads each take a role for one step, either a
-//! role from a pool or a new role. They store and publish in all patterns. They read as members of
-//! gating and lapped groups that are made and dropped. They make windows, change windows, give
-//! buckets back and keep holds. They switch modes, close the ring, and check counts. Now and then a
-//! thread stops in the middle of a step with everything that it holds, like a thread that is not
-//! scheduled.
+//! role from a pool or a new role. They store single records and bursts, and publish at random.
+//! They read as members of gating and lapped groups that are made and dropped. They make windows,
+//! change windows, give buckets back and keep holds. They switch modes, close the ring, and check
+//! counts. Now and then a thread stops in the middle of a step with everything that it holds, like
+//! a thread that is not scheduled.
 //!
 //! The contents of every record are a function of its name (`names.rs`), and every reader compares
 //! all contents.

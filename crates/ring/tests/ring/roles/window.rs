@@ -175,7 +175,8 @@ impl Window {
     /// Drops the window. Accounts for every packet of the window that was published before this
     /// call, if the interval never changed and the log is exact.
     pub(crate) fn leave(mut self, round: &Round) {
-        // A record published now is read, reported as fallen, or was gone before.
+        // Each record published before this point is read or reported as fallen below, or was gone
+        // before the window was made.
         let published: Vec<u64> = (0..round.rules.producers)
             .map(|producer| round.ring.published(producer))
             .collect();
