@@ -39,8 +39,8 @@ impl ProducerCursor {
     }
 
     /// Searches this bucket and the following buckets for records. Returns the number after the
-    /// last readable record; the cursor then holds the bucket of these records. `None`: there are
-    /// no records to read now. Adds the losses to `lapped`.
+    /// last readable record; the cursor then holds the bucket of these records. `None`: no record
+    /// can be read now. Adds the losses to `lapped`.
     pub(crate) fn advance(
         &mut self,
         ring: &RingInner,
@@ -61,7 +61,8 @@ impl ProducerCursor {
                 *lapped += self.find_bucket(ring, group);
                 // `None`: the producer has no bucket left, or the bucket already has the maximum
                 // number of holds. A later call may get a hold. In the second case `Reader::wait`
-                // sleeps for a nap at most, and the reader polls until it has a hold.
+                // sleeps for one nap at most (`parker.rs`), and the reader polls until it has a
+                // hold.
                 self.hold.as_ref()?;
                 continue;
             };
@@ -128,7 +129,7 @@ impl ProducerCursor {
         };
         drop(outer);
         if first <= self.position {
-            // The bytes before the position may be out of date after `go_to`.
+            // The bytes before the position may be out of date after `go_to` or `release`.
             self.bytes = self.bytes.max(first_bytes);
             return Lapped::default();
         }

@@ -43,9 +43,9 @@ pub struct Evicted {
     pub packets: u64,
     /// `false`: `packets` is an upper bound, or the log forgot buckets.
     pub exact: bool,
-    /// Time of the first overwritten packet, ns, as far as known.
+    /// Smallest ring time of the overwritten packets, ns, as far as known.
     pub first_ns: Option<i64>,
-    /// Time of the last overwritten packet, ns, as far as known.
+    /// Largest ring time of the overwritten packets, ns, as far as known.
     pub last_ns: Option<i64>,
     /// The log forgot buckets with ring times up to this time, ns. Packets of the interval up to
     /// this time may be missing from the counts. `None`: the log forgot nothing of the interval.
@@ -90,7 +90,7 @@ impl EvictedBucket {
         }
     }
 
-    /// Times of the first and last packet of the bucket in `from_ns..=to_ns`. If the times are not
+    /// Smallest and largest time of the bucket's packets in `from_ns..=to_ns`. If the times are not
     /// known, the part of the interval that the bucket covers. `None`: the bucket has no packet in
     /// the interval.
     #[must_use]

@@ -7,7 +7,7 @@
 //!
 //! - Readers see the published part of open buckets.
 //! - Readers hold the bucket that they read, instead of keeping a guard interval.
-//! - A bucket closes when it is full, never because of time.
+//! - A bucket closes when it is full or its producer ends, never because of time.
 //! - Dumps reserve the buckets that they need.
 //!
 //! The crate knows bytes and times. It parses no packets. It reads a clock only for the sleep of a
@@ -95,8 +95,9 @@
 //! The mutex of the outer queue (`outer.rs`) protects all other state of buckets. A producer takes
 //! the mutex once per bucket (twice if its hook runs), again for each repeated search, at a clock
 //! step, and when the producer ends. A reader takes the mutex when the reader starts or ends, and
-//! to find a bucket when the reader holds none (at first, after it was lapped, or after
-//! [`Reader::release`]). A dump takes the mutex to reserve, list and give back its buckets.
+//! to find a bucket (at first, after the reader was lapped, or if the bucket of a
+//! [`Reader::release`] was overwritten). A dump takes the mutex to reserve, list and give back its
+//! buckets.
 //!
 //! After a record is published, no byte of the record is stored again until a producer claims the
 //! bucket again. Only the buffer of an open bucket (`storage/write_buffer.rs`) writes record bytes.
@@ -107,18 +108,18 @@
 //!
 //! - Storing a record: a copy into the bucket, a comparison with the end of the bucket, and the
 //!   smallest and largest time in memory of the producer. On a busy link the copy goes into a
-//!   buffer in the L1 cache, and from the buffer past the cache into the bucket, one line at a time
-//!   (`storage/write_buffer.rs`).
+//!   buffer in the L1 cache or a register, and from there past the cache into the bucket, in whole
+//!   lines (`storage/write_buffer.rs`).
 //! - Publishing: the pending bytes of the buffer, a store fence if stores went past the cache,
 //!   seven stores and one load. The full fence between the stores and the load runs in readers,
 //!   before they sleep (`barrier.rs`).
 //! - Reading: for each run of records, some loads of the bucket's header and one store of the
 //!   group's position. A gating group also runs a fence.
 //!
-//! Storing, publishing and reading take no lock, allocation or clock, and make a system call only
-//! to wake a sleeping thread, or after a producer moved to another thread.
-//! `examples/ring_throughput.rs` measures the cost. A change of buckets takes the mutex and
-//! searches the windows of all reservations, usually in time logarithmic in their number
+//! Within a bucket, storing, publishing and reading take no lock, allocation or clock. They make a
+//! system call only to wake a sleeping thread, or after a producer moved to another thread.
+//! `examples/ring_throughput.rs` measures the cost. A producer that changes buckets takes the mutex
+//! and searches the windows of all reservations, usually in time logarithmic in their number
 //! (`windows.rs`). The search walks over all buckets only if a reservation must fall.
 //!
 //! # Words

@@ -69,8 +69,8 @@ pub(crate) struct BucketSlot {
     pub(crate) closing: u64,
     /// Time of closing, ns of the monotonic clock.
     closed_mono_ns: i64,
-    /// Number of the list on which this closed bucket was set aside. A bucket on the released list
-    /// keeps this number. `None`: the bucket is in `Chain::overwritable`.
+    /// Number of the list on which this closed bucket was set aside (`reservations.rs`). A bucket
+    /// on the released list keeps this number. `None`: the bucket is in `Chain::overwritable`.
     pub(crate) aside: Option<u64>,
     /// Neighbors in the circular list of set-aside buckets.
     pub(crate) aside_before: u32,
@@ -280,7 +280,8 @@ impl Outer {
         indices.map(|index| (index as usize, &self.slots[index as usize]))
     }
 
-    /// The statistics that need no walk over buckets. The other fields are 0 or `None`.
+    /// The statistics that the outer queue has without a walk over buckets. The other fields are 0
+    /// or `None`.
     pub(crate) fn totals(&self) -> RingStatistics {
         let (evicted_packets, evicted_bytes) = self.log.totals();
         RingStatistics {
@@ -373,7 +374,7 @@ impl Outer {
         })
     }
 
-    /// Whether every gating group has read all of a closed bucket.
+    /// Whether every gating group has finished or missed all records of a closed bucket.
     pub(crate) fn passed(&self, slot: &BucketSlot) -> bool {
         let end = slot.first + u64::from(slot.packets);
         self.gating

@@ -95,7 +95,7 @@ pub(crate) struct Parker {
 
 /// Wakes one reader from [`Reader::wait`](crate::Reader::wait) or
 /// [`Reader::doze`](crate::Reader::doze), from any thread. If the reader is awake, its next sleep
-/// ends at once. The waker outlives the reader; it may then wake a later reader of the ring for
+/// ends at once. A waker may outlive its reader, and may then wake a later reader of the ring for
 /// nothing.
 #[derive(Debug, Clone)]
 pub struct Waker {

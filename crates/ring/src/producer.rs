@@ -117,14 +117,14 @@ impl Producer {
 
     /// Stores a record after the earlier records. Readers see the record after [`Self::publish`],
     /// when 128 KiB or 4096 records are unpublished, or when the bucket is full, whichever is
-    /// first. Sleeping readers wake at [`Self::publish`], at the end of a bucket (except after
+    /// first. Sleeping readers wake at [`Self::publish`], at the end of a bucket (less often after
     /// [`Self::leave_sleepers`]), and when the writer finds no bucket or runs its hook
     /// ([`Self::on_new_bucket`]). Call `publish` when the source has no more packets.
     ///
-    /// Only a call that changes buckets takes a lock, and makes system calls to wake sleeping
+    /// Only a call that needs a new bucket takes a lock, and makes system calls to wake sleeping
     /// threads. The first call after a move to another thread may also make a system call. In
     /// [`Mode::Wait`](crate::Mode::Wait), and with a gating group in
-    /// [`Mode::Record`](crate::Mode::Record), a call that changes buckets may wait for a bucket.
+    /// [`Mode::Record`](crate::Mode::Record), a call that needs a new bucket may wait.
     ///
     /// # Errors
     /// [`StoreError::Full`] or [`StoreError::Closed`]: nothing was stored, and the caller counts
@@ -140,10 +140,10 @@ impl Producer {
     }
 
     /// Stores a burst of records, as [`Self::store`] does, with less work per record. It publishes
-    /// at the next multiple of 32 records after 128 KiB or 4096 records are unpublished, or at 256
-    /// KiB. The end of a burst publishes nothing, so a small burst on a busy link needs no fence.
-    /// The caller must publish ([`Self::publish`] or [`Self::set_watermark`]) when its source has
-    /// no more packets.
+    /// at the next multiple of 32 records in the bucket after 128 KiB or 4096 records are
+    /// unpublished, or at 256 KiB. The end of a burst publishes nothing, so a small burst on a busy
+    /// link needs no fence. The caller must publish ([`Self::publish`] or [`Self::set_watermark`])
+    /// when its source has no more packets.
     ///
     /// Returns the number of records stored: all records of the iterator.
     ///
@@ -196,7 +196,8 @@ impl Producer {
         }
     }
 
-    /// Makes stored records visible to readers, and wakes sleeping readers.
+    /// Makes stored records visible to readers, and wakes readers that sleep until a publication
+    /// ([`Reader::wait`](crate::Reader::wait)).
     pub fn publish(&mut self) {
         self.commit();
         self.buckets_since_wake = 0;

@@ -83,8 +83,9 @@ pub struct InterfaceEntry {
     /// The kind of clock that stamps the frames, such as the kernel's or a NIC's. The caller
     /// assigns the numbers.
     pub time_domain: u8,
-    /// The clock that stamps the frames. All interfaces with the same number share the clock and
-    /// its steps ([`Step`]). The caller assigns the number.
+    /// The clock that stamps the frames. All interfaces with the same number share the clock. Each
+    /// producer reports the steps of the clock for its own records ([`Step`]). The caller assigns
+    /// the number.
     pub clock: u16,
 }
 

@@ -1,8 +1,8 @@
 //! Code for processors with AVX-512 VBMI.
 #![expect(unsafe_code, reason = "runs code that not every processor can")]
 
-/// Proof that this processor has AVX-512 BW and VBMI, and BMI2 (Intel since Ice Lake, AMD since Zen
-/// 4).
+/// Proof that this processor has AVX-512 BW and VBMI, and BMI2 (Intel Xeon since Ice Lake, AMD
+/// since Zen 4).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx512Vbmi(());
 

@@ -334,7 +334,7 @@ impl WriteBuffer {
     /// The producer moved to this thread. A fence of this thread does not cover the stores of the
     /// previous thread.
     ///
-    /// If a seccomp filter has forbidden membarrier(2) since the start, all later stores are
+    /// If a seccomp filter has forbidden membarrier(2) after the start, all later stores are
     /// regular stores. The hand-over itself then fences the earlier stores: the previous thread
     /// released a mutex, sent into a channel or ended, each by a locked instruction. A locked
     /// instruction waits until the processor has written all buffered stores, non-temporal stores

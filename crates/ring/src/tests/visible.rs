@@ -1,8 +1,8 @@
 //! std's mutex and condition variable, with an order that ThreadSanitizer sees.
 //!
 //! The standard library is compiled without the sanitizer. The sanitizer sees the part of a lock
-//! that is inlined here, but not the contended part, so every hand-over through a mutex looks like
-//! a race. This module repeats each hand-over on a separate atomic: stored (Release) while the lock
+//! that is inlined here, but not the contended part, so a hand-over through a mutex can look like a
+//! race. This module repeats each hand-over on a separate atomic: stored (Release) while the lock
 //! is still held, loaded (Acquire) when the lock is held again. The lock orders the two accesses,
 //! so the load reads the latest store. A condition variable orders nothing that its mutex does not
 //! order.

@@ -17,7 +17,7 @@ use crate::sync::{AtomicUsize, Ordering};
 /// Bytes that a thread fills in one call. The calling thread reports progress after each of its
 /// pieces.
 pub(super) const PIECE_BYTES: usize = 64 << 20;
-/// More threads than this do not fill faster: fewer threads already saturate a memory controller.
+/// Maximum number of threads: fewer threads already saturate a memory controller.
 const THREADS_MAX: usize = 16;
 
 /// Reports how many bytes are filled, and never reports a smaller number.

@@ -1,5 +1,5 @@
 //! Stores short records past the cache, with the current line in a register, on x86-64 with AVX-512
-//! VBMI (Intel since Ice Lake, AMD since Zen 4).
+//! VBMI (Intel Xeon since Ice Lake, AMD since Zen 4).
 //!
 //! Payloads are packed byte by byte, so nearly every short record completes one line and begins the
 //! next. `vpermb` rotates the record's bytes to the position where the line continues. The bytes
