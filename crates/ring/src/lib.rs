@@ -94,9 +94,9 @@
 //!
 //! The mutex of the outer queue (`outer.rs`) protects all other state of buckets. A producer takes
 //! the mutex once per bucket (twice if its hook runs), again for each repeated search, at a clock
-//! step, and when the producer ends. A reader takes the mutex when the reader starts or ends, and
-//! to find a bucket (at first, after the reader was lapped, or if the bucket of a
-//! [`Reader::release`] was overwritten). A dump takes the mutex to reserve, list and give back its
+//! step, and when the producer ends. A reader takes the mutex when the reader starts or ends. It
+//! also takes the mutex to find a bucket: at first, after it was lapped, or if the bucket of a
+//! [`Reader::release`] was overwritten. A dump takes the mutex to reserve, list and give back its
 //! buckets.
 //!
 //! After a record is published, no byte of the record is stored again until a producer claims the

@@ -8,7 +8,7 @@
 /// Bytes of a cache line. Under loom a line is as small as a record.
 pub(super) const LINE_BYTES: usize = if cfg!(loom) { 16 } else { 64 };
 
-/// Copies lines past the cache, with wide stores if the processor has them.
+/// Copies lines past the cache, with stores of 32 bytes if the processor has AVX-512VL.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CopyLines {
     /// x86-64 with AVX-512VL: two stores a line instead of four. On a Zen 4 this stored 590-byte
