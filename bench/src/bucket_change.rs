@@ -11,11 +11,11 @@
 //! A bucket has the minimum size, and must be full before the producer needs the next bucket. A
 //! record that nearly fills a bucket therefore alternates with a short record: neither fits after
 //! the other. The time is that of the call that stores the short record, including a copy of one
-//! page. The slowest hundredth of the calls is omitted, because interrupts caused most of these
+//! page. The slowest hundredth of the calls is omitted, because interrupts delay most of these
 //! calls. The number of buckets is even, so that a bucket that contained a short record gets a
 //! short record again, and no timed run touches memory for the first time. A first touch makes the
-//! kernel provide memory. In a virtual machine it also slows the calls in between (up to a third of
-//! them, 10 to 80 µs each).
+//! kernel provide memory. In a virtual machine, first touches also slow the calls between them (up
+//! to a third of these calls, by 10 to 80 µs each).
 
 use std::{fs, io, time::Instant};
 
@@ -37,8 +37,8 @@ const SHORT_BYTES: usize = 4096;
 const _: () = assert!(LONG_BYTES + SHORT_BYTES + 2 * 16 > BUCKET_BYTES);
 /// One bucket less than the maximum of a ring.
 const BUCKETS_MAX: u64 = 65_534;
-/// The ring has one bucket for this many bytes of [`ring_bytes`](crate::measure::Scale): 1 GiB for
-/// all buckets.
+/// The ring has one bucket for this many bytes of [`ring_bytes`](crate::measure::Scale), so at 1
+/// GiB it has [`BUCKETS_MAX`] buckets.
 const SCALE_BYTES_PER_BUCKET: u64 = 16 << 10;
 /// Number of open dumps.
 const RESERVATIONS: usize = 1000;

@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes a round with a figure for each row.
+    /// Writes a round with a figure, or `null`, for each row.
     fn round(folder: &Path, rows: &[(&str, &str)]) {
         fs::create_dir_all(folder).unwrap();
         let row = |(name, value): &(&str, &str)| {

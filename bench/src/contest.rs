@@ -282,7 +282,7 @@ impl Course {
 /// before the first store to the last return of a consumer. A consumer must return as soon as it
 /// has seen its last packet. The result is not checked yet.
 ///
-/// A thread that waits for another thread must call [`Course::check`], unless `stop` wakes the
+/// A thread that waits for another thread must check the [`Course`], unless `stop` wakes the
 /// waiting thread. `stop` is called when the run is stopped.
 ///
 /// # Errors

@@ -20,7 +20,7 @@ use crate::{
     session::Session,
 };
 
-/// Maximum sleep of a reader, as in the recorder's analyzer.
+/// Maximum sleep of a reader. The recorder's analyzer has the same limit while a dump is open.
 const NAP: Duration = Duration::from_millis(10);
 /// If the next packet is due in more than this time, the producer sleeps until then. Otherwise the
 /// producer polls the clock.
@@ -90,8 +90,8 @@ fn silent(time: Duration) -> Result<f64, Failure> {
     Ok(run(1, time)?.cpu_percent)
 }
 
-/// Runs one producer and one reader. The first packet is due after one interval. The ring is
-/// configured as in a live recorder.
+/// Runs one producer and one reader. The first packet is due after one interval. The ring has its
+/// default configuration.
 fn run(packets: u64, interval: Duration) -> Result<LatencyFigures, Failure> {
     let (ring, mut producers) = made(&RingConfig::new(RING_BYTES, 1, 1))?;
     let reader = ring.group(GroupKind::Lapped);

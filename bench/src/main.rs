@@ -33,7 +33,8 @@ const SMALL: Scale = Scale {
     ..QUICK
 };
 
-/// Measure, or draw earlier results. scripts/bench.sh passes the arguments; ROWS selects rows.
+/// Measure, or draw earlier results. Scripts such as scripts/bench.sh pass the arguments; ROWS
+/// selects rows.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Task to run.

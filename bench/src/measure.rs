@@ -199,9 +199,9 @@ impl<'a> Entrant<'a> {
         Self { name, run }
     }
 
-    /// An entrant whose runs take `seconds` seconds. The argument of the closure is the amount of
-    /// work, at first `least` and never less. The closure returns its figure and its work per
-    /// second, which determine the amount of the next run.
+    /// An entrant whose runs take about `seconds` seconds. The argument of the closure is the
+    /// amount of work, at first `least` and never less. The closure returns its figure and its work
+    /// per second. The work per second determines the amount for the next run.
     pub fn paced(
         name: impl Into<String>,
         seconds: f64,
@@ -264,7 +264,8 @@ impl Series {
         }
     }
 
-    /// The ratios of these figures to the figures of `other`, for each repetition.
+    /// Median, minimum and maximum of the ratios of these figures to the figures of `other`. Each
+    /// ratio is of one repetition.
     ///
     /// # Errors
     /// Why one of the series has no figures.

@@ -87,7 +87,8 @@ fn number(value: f64) -> String {
 }
 
 /// The text of a row in a table: the value, its minimum and maximum repetition, if these differ in
-/// writing, and its marks (unsteady, goal missed). Without a value, the reason.
+/// writing, and the mark for an unsteady figure. Rows that are not judged also get the mark for a
+/// missed goal, and the remark. Without a value, the reason.
 pub(crate) fn cell(row: Option<&Row>) -> String {
     let Some(row) = row else {
         return "–".to_owned();
@@ -250,8 +251,8 @@ fn origin(facts: &Facts) -> String {
 /// the written files.
 ///
 /// # Errors
-/// A file cannot be read or written, or the markers of the document are wrong. If the markers are
-/// wrong, the document does not change.
+/// A file cannot be read or written, the markers of the document are wrong, or the document has no
+/// section for this processor. In the last two cases the document does not change.
 pub fn report(folder: &Path, is_capture: bool, docs: Option<&Path>) -> io::Result<Vec<PathBuf>> {
     let (rows, machine) = (session::read(folder)?, machine::read(folder)?);
     let draw = |folder: &Path| {

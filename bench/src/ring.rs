@@ -3,8 +3,8 @@
 //! The reader group is gating, and the mode is [`Mode::Wait`], so a producer that is a lap ahead
 //! waits. With as many readers as producers, member `i` reads producer `i`; a single reader reads
 //! all producers. Producers store bursts, and would publish when their source runs dry. At full
-//! speed the source never runs dry, so the ring publishes by itself, at the latest soon after 128
-//! KiB or 4096 records are unpublished. A producer publishes after its last packet.
+//! speed the source never runs dry. So the ring publishes by itself: when a bucket is full, or soon
+//! after 128 KiB or 4096 records are unpublished. A producer publishes after its last packet.
 //!
 //! Stamps continue from run to run, as the stamps of a live source do.
 
@@ -22,9 +22,9 @@ use crate::{
 
 /// Maximum sleep of a reader, after which it checks whether the run was stopped.
 const NAP: Duration = Duration::from_millis(10);
-/// Polls before a reader sleeps, if each thread has a separate core.
+/// Polls before a reader sleeps, if each thread has a separate CPU.
 const LOOKS_ALONE: u32 = 4000;
-/// Polls before a reader sleeps, if there are fewer cores than threads: the reader may share a core
+/// Polls before a reader sleeps, if there are fewer CPUs than threads: the reader may share a CPU
 /// with the producer that it waits for.
 const LOOKS_SHARED: u32 = 4;
 

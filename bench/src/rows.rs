@@ -25,7 +25,7 @@ use crate::{
 pub enum Command {
     /// `make bench-quick`: the judged rows, except the rows of live capture.
     Quick,
-    /// `make bench`: the evaluation of the thesis, reproduced and extended.
+    /// `make bench`: rows that are not judged, for example the evaluation of the thesis.
     Full,
     /// `make bench-capture`: programs on live traffic.
     Capture,

@@ -52,7 +52,7 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remark: Option<String>,
     /// Whether the spread exceeds [`SPREAD_MAX`](crate::measure::SPREAD_MAX). Most such rows were
-    /// measured again, without a steadier result. Absent if false.
+    /// measured again, and no measurement was steady. Absent if false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsteady: bool,
 }

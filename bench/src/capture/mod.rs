@@ -2,7 +2,7 @@
 //!
 //! The figure is the processor time of the receiving process for each captured packet, over all its
 //! threads. Packets cross a veth pair in a separate network namespace. The kernel's copy runs there
-//! on the sender's CPU, so no program pays for it; the program runs on the other CPUs
+//! on the sender's CPU, so no program pays for it; the program usually runs on other CPUs
 //! (`sender.rs`). The recorder keeps everything in a ring of 1 GiB and runs one trigger filter. The
 //! first comparison is with a tcpdump that also keeps packets, in files on tmpfs, each program's
 //! threads on one CPU (`cpu-vs-keeping`). The other comparisons are with `tcpdump -w /dev/null`,
@@ -39,7 +39,8 @@ use crate::{
 /// program has its default kernel buffer.
 const RING_BYTES: u64 = 1 << 30;
 
-/// The loads: bytes of a frame, packets, and packets a second. All contestants keep up with these.
+/// The loads: bytes of a frame, packets, and packets a second. Contestants usually keep up with
+/// these rates.
 const LOADS: [CaptureLoad; 2] = [
     CaptureLoad {
         size: 64,
@@ -67,7 +68,7 @@ struct CaptureLoad {
     rate: u64,
 }
 
-/// The programs that are not on the path.
+/// The programs that the benchmark does not look up in `PATH`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Programs {
     /// Recorder and sender of `capture`.

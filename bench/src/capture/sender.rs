@@ -16,8 +16,8 @@ pub(super) struct Seats {
 
 impl Seats {
     /// One CPU for the sender and the others for the program; any CPU for both if there are fewer
-    /// than three. With two CPUs, two threads of the program would share one CPU and take turns,
-    /// which unpinned threads do not.
+    /// than three. With two CPUs, two threads of the program would have to share one CPU, and
+    /// unpinned threads need not.
     pub(super) fn spread(cpus: &'static [usize]) -> Self {
         let (sender, program) = match cpus {
             [] | [_] | [_, _] => (&[][..], &[][..]),

@@ -167,8 +167,8 @@ impl Mix {
         if self.0.bool() { spec } else { spec.reversed() }
     }
 
-    /// A packet of no flow: other hosts, other ports, some IPv6, ICMP, ARP, fragments. One service
-    /// port in a hundred is 60000.
+    /// A packet of no flow: other hosts, other client ports, some IPv6, ICMP, ARP, fragments. One
+    /// service port in a hundred is 60000.
     fn other(&mut self) -> Spec {
         let random = &mut self.0;
         let kind = match random.u32(0..100) {
@@ -204,7 +204,8 @@ impl Mix {
         if random.bool() { spec } else { spec.reversed() }
     }
 
-    /// A packet for the single filters, with some of the hosts that they name.
+    /// A packet for the single filters. One packet in four gets a source address that some filter
+    /// names.
     fn hot(&mut self) -> Spec {
         let spec = self.other();
         let random = &mut self.0;

@@ -194,8 +194,8 @@ fn running(table: impl Table + 'static, keys: &[BiflowKey], threads: usize) -> L
     })
 }
 
-/// The judged rows, with flows in a hundredth and in a tenth of the cells, and the first row also
-/// with one thread.
+/// The judged rows, with flows in about a hundredth and about a tenth of the cells, and the first
+/// row also with one thread.
 pub(super) fn judged(session: &Session) -> io::Result<()> {
     for (name, flows, threads) in [
         ("flow/lfn/vs-sharded-map", 10_000, 2),

@@ -1,9 +1,9 @@
 //! How often the flow path misses the caches with either queue of time-outs, after figure 11 of
 //! R-Scope (Ros-Giralt et al. 2018).
 //!
-//! valgrind's cachegrind runs this program with caches of [`CACHES`]: its figures are the same on
-//! every machine. A run without packets measures the setup of the table and its first flows, which
-//! is subtracted.
+//! valgrind's cachegrind runs this program with caches of [`CACHES`], so the figures do not depend
+//! on the machine's caches. A run without packets measures the setup of the table and its first
+//! flows. The misses of this run are subtracted.
 
 use std::{cmp::Reverse, collections::BinaryHeap, env, hint::black_box, io, process::Command};
 

@@ -1,7 +1,7 @@
 //! The cost of a packet in the flow table.
 //!
-//! The limit is memory: independent random accesses, each to a cache line of as much memory as the
-//! table uses for its flows, in huge pages if available. The opponent is a common choice:
+//! The limit is memory: independent accesses to random cache lines, in as much memory as the table
+//! uses for its flows, in huge pages if available. The opponent is a common choice:
 //! [DashMap](https://docs.rs/dashmap) with the same hash, and a heap of time-outs. As in our table,
 //! a flow whose time is up goes back into the heap if it had packets since. DashMap keeps less of a
 //! flow: times and counts.

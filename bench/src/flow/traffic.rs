@@ -1,8 +1,8 @@
 //! Packets of flows that begin, live and end.
 //!
-//! The number of flows is constant, and each second has as many packets as there are flows. At
-//! regular intervals a new flow joins the flows that get packets, and the oldest of these gets no
-//! more packets. That flow ends when its time-out has passed.
+//! The number of flows is about constant, and each second has as many packets as there are flows.
+//! At regular intervals a new flow joins the flows that get packets, and the oldest of these flows
+//! gets no more packets. The oldest flow ends when its time-out has passed.
 
 use std::net::Ipv4Addr;
 

@@ -1,7 +1,7 @@
 //! Non-temporal stores: the only code of this crate that writes around the caches.
 //!
-//! On x86-64 with SSE2's `MOVNTDQ`, which every x86-64 CPU has. Elsewhere the stores are ordinary
-//! stores, so that figures named after non-temporal stores mean nothing on other architectures.
+//! On x86-64 the stores use SSE2's `MOVNTDQ`, which every x86-64 CPU has. Elsewhere they are
+//! ordinary stores, so figures named after non-temporal stores mean nothing there.
 //!
 //! Callers work on slices of [`Unit`]s, whose type guarantees the alignment, so that this module is
 //! safe to call.
