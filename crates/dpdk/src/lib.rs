@@ -25,8 +25,8 @@
 //! # Spreading
 //! The engine gives a NIC with several queues Woo and Park's hash key, which sends both directions
 //! of a conversation to one queue. The engine reads the key back, because a driver may keep another
-//! key. If all queues of a device get packets anyway (`net_ring`, the files of `net_pcap`), the
-//! engine serves all queues. With fewer threads, a thread serves several queues.
+//! key. If all queues of a device get packets anyway (for example `net_ring`, or the files of
+//! `net_pcap`), the engine serves all queues. With fewer threads, a thread serves several queues.
 //!
 //! # What it does not do
 //! Filters in the NIC, sending, detecting the removal of a NIC, devices with several ports at one

@@ -178,7 +178,7 @@ fn find(
 }
 
 /// Number of receive queues to open: all queues if all get packets anyway. Otherwise one queue per
-/// thread if the device can spread packets, else one queue.
+/// thread, at most `queues_max`, if the device can spread packets, else one queue.
 fn queue_count(threads: u16, queues_max: u16, rss_types: u64, quirks: DriverQuirks) -> u16 {
     let most = queues_max.max(1);
     if quirks.has_fixed_queues {
@@ -221,7 +221,7 @@ fn configure(
 }
 
 /// Makes both directions of a conversation reach one queue, as they do with `key`. Returns a notice
-/// to the user if this fails.
+/// to the user if this fails or cannot be verified.
 fn check_spread(port: &mut PortBuilder, name: &str, queues: u16, key: &[u8]) -> Option<String> {
     let mut found = port.rss_key(key.len());
     if found.as_ref().is_ok_and(|found| found != key) && port.set_rss_key(key).is_ok() {

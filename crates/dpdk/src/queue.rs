@@ -3,10 +3,11 @@
 //!
 //! # Counting
 //! The counters belong to the port, so its first queue reports all counters. The other queues
-//! report only the frames that they dropped as too long. `received` is `ipackets` plus the packets
-//! lost before: `nic` is `imissed`, `damaged` is `ierrors`, `no-buffer` is `rx_nombuf`. Each queue
-//! counts the packets that it took; at the end, the sum is compared with `ipackets`. After a stop
-//! the first queue waits up to 1 s for the ends of the other queues, so that the sum is complete.
+//! report only the frames that they dropped as too long or malformed. `received` is `ipackets` plus
+//! the packets lost before: `nic` is `imissed`, `damaged` is `ierrors`, `no-buffer` is `rx_nombuf`.
+//! Each queue counts the packets that it took; at the end, the sum is compared with `ipackets`.
+//! After a stop the first queue waits up to 1 s for the ends of the other queues, so that the sum
+//! is complete.
 //!
 //! # Stop
 //! DPDK cannot close a queue without discarding its waiting packets. So a stopped queue goes on
@@ -48,8 +49,8 @@ const TPID: u16 = 0x8100;
 #[derive(Debug)]
 pub(super) struct PortQueues {
     pub(super) open_port: OpenPort,
-    /// Frames that each queue took from the port: lent, or counted as too long. Each counter is in
-    /// a separate cache line.
+    /// Frames that each queue took from the port: lent, or counted as too long or malformed. Each
+    /// counter is in a separate cache line.
     frames_taken: Vec<PaddedCount>,
     /// Number of queues that have not ended.
     queues_running: AtomicUsize,
@@ -137,7 +138,8 @@ enum EndPhase {
     /// The queue has reported its end to the other queues. The first queue waits for the ends of
     /// the other queues until `deadline_ns`, on the monotonic clock.
     Waiting { deadline_ns: i64 },
-    /// All queues have ended, or the wait has timed out.
+    /// The first queue's wait is over: all queues have ended, or the wait has timed out. The other
+    /// queues do not wait.
     Over,
 }
 

@@ -1,5 +1,4 @@
-//! Converts the stamps of a NIC's clock to the system's time. Packets without a stamp of this clock
-//! get the driver's stamp, or the system's time at their fetch.
+//! Converts the stamps of a NIC's clock to the system's time.
 //!
 //! A NIC's clock counts ticks of unknown length from an arbitrary start. The driver can read the
 //! clock. Two readings together with the system's clock give the length of a tick, and the last
@@ -13,8 +12,8 @@ const BASE_NS_MIN: i64 = 10_000_000;
 /// Time between two readings of the clocks, once the length of a tick is known.
 const CLOCK_READING_PERIOD_NS: i64 = 100_000_000;
 
-/// If a new reading is further than this from the first reading, the last reading replaces the
-/// first. So the conversion follows a drifting clock.
+/// If a new reading is further than this from the first reading, the reading before the new one
+/// replaces the first. So the conversion follows a drifting clock.
 const BASE_NS_MAX: i64 = 10_000_000_000;
 
 /// Both clocks at one moment.

@@ -9,7 +9,7 @@ use retroscope_capture::{
 };
 
 /// Configuration of a [`Generator`](super::Generator). Start from `Default` and change fields, or
-/// parse `generate:KEY=VALUE,…`. The limits of each field are checked when a generator is made.
+/// parse `generate:KEY=VALUE,…`. The limits of the fields are checked when a generator is made.
 ///
 /// ```
 /// use retroscope_generate::{GeneratorConfig, Rate};
@@ -36,8 +36,8 @@ pub struct GeneratorConfig {
     pub trigger_after: Option<Duration>,
     /// End after this many frames, including the trigger; `None`: no limit.
     pub count: Option<u64>,
-    /// End when the schedule, or without a rate the clock, reaches this time after the start;
-    /// `None`: no limit.
+    /// End when the schedule reaches this time after the start, or the clock if frames are made as
+    /// fast as possible; `None`: no limit.
     pub duration: Option<Duration>,
 }
 

@@ -24,8 +24,7 @@ pub struct GeneratorSource {
 }
 
 impl GeneratorSource {
-    /// A source with the frames of `config` and a name. The limits are checked when the source is
-    /// opened.
+    /// A source with the frames of `config` and a name. [`Source::probe`] checks the limits.
     pub fn new(name: impl Into<String>, config: GeneratorConfig) -> Self {
         Self {
             name: name.into(),

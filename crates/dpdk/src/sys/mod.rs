@@ -67,7 +67,7 @@ impl PortDescription {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct PortSetup {
-    /// MTU: bytes of payload of a frame; 0: the driver's default.
+    /// MTU: bytes of payload of a frame; 0: DPDK's default, at most 1500.
     pub(super) mtu: u32,
     pub(super) queues: u16,
     pub(super) strip: bool,
