@@ -55,6 +55,7 @@ impl Files {
     ///
     /// # Errors
     /// [`Failure::Unsound`]: the length of a file is not a header and whole packets of this size.
+    /// [`Failure::Wrong`]: the folder or a file cannot be examined.
     pub(super) fn packets(&self, size: u32) -> Result<u64, Failure> {
         let record_bytes = RECORD_HEAD_BYTES + u64::from(size);
         let mut packets = 0;

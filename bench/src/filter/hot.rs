@@ -13,8 +13,7 @@ use crate::{
     measure::{Entrant, Failure, Scale},
 };
 
-/// A run on packets in the cache takes this fraction of a normal run's time, because nothing else
-/// has to warm up.
+/// A run on packets in the cache takes this fraction of a normal run's time.
 const PART: f64 = 0.1;
 /// [`PORT`] in Lua.
 const SCRIPT: &str = "return function(pkt) return pkt:is_udp() and pkt:has_port(60000) end";

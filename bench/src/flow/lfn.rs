@@ -185,7 +185,7 @@ fn running(table: impl Table + 'static, keys: &[BiflowKey], threads: usize) -> L
         let sum = |of: fn(&(u64, u64, f64)) -> u64| found.iter().map(of).sum::<u64>();
         let (missed, wrong) = (sum(|it| it.0), sum(|it| it.1));
         let seconds = found.iter().map(|it| it.2).fold(0.0, f64::max);
-        // Twice the rate of the formula.
+        // The limit of missed keys is twice the rate of the formula in `errors`.
         if wrong > 0 || missed as f64 > all as f64 * keys.len() as f64 / CELLS as f64 {
             let why = format!("{wrong} values of other flows, {missed} of {all} not found");
             return Err(Failure::Wrong(why));

@@ -1,6 +1,6 @@
 //! The cost of a timer in the "hold" model (Jones 1986, "An empirical comparison of priority-queue
-//! and event-set implementations"). Each step extracts the first timer and inserts it again, due at
-//! random within a minute after its old time.
+//! and event-set implementations"). Each step extracts the first timer, or in our queue one of the
+//! first, and inserts it again, due at random within a minute after its old time.
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Instant};
 
@@ -76,9 +76,8 @@ fn first(count: u32) -> impl Iterator<Item = (u64, u32)> {
     (0..count).map(move |item| (random.u64(0..SPAN), item))
 }
 
-/// An entrant that calls `step`. A call extracts the first timer, inserts it again, later by the
-/// argument in ns, and returns the number of extracted timers. The figure is millions of steps a
-/// second.
+/// An entrant that calls `step`. A call extracts a timer, inserts it again, later by the argument
+/// in ns, and returns the number of extracted timers. The figure is millions of steps a second.
 fn stepping<'a>(
     name: &str,
     session: &Session,

@@ -28,7 +28,7 @@ const SECONDS: f64 = 1.0;
 /// Maximum size of the ring: more than any of the runs can leave unread, so that no reader is
 /// lapped. Tests use smaller rings, because their runs are shorter.
 const RING_BYTES_MAX: u64 = 256 << 20;
-/// Number of rules that match nothing. The filter evaluates each of these rules on each packet,
+/// Number of rules that match nothing. The rule set evaluates each of these rules on each packet,
 /// because it cannot look such rules up in a table.
 const RULES: u32 = 200;
 /// Matching packets a second. Each match starts a dump, which takes a millisecond of processor

@@ -31,7 +31,7 @@ pub struct EalConfig {
     pub devices: Vec<String>,
 }
 
-/// MiB of memory without hugepages. The system allocates the memory when it is used.
+/// Default MiB of memory without hugepages. The system allocates the memory when it is used.
 const MEMORY_MIB: u32 = 512;
 
 /// Refused arguments: they would create lcores or a thread that keeps all privileges, or end the

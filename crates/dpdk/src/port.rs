@@ -41,7 +41,7 @@ const ROOMS: [u16; 2] = [2048, 16_384];
 /// The longest frame that is joined from several buffers.
 pub(super) const FRAME_BYTES_MAX: u32 = 65_536;
 
-/// MTU that is requested from a NIC, because a tap may deliver jumbo frames.
+/// Maximum MTU that is requested from a NIC: a network tap or mirror port may deliver jumbo frames.
 const MTU: u16 = 9000;
 
 /// A started port.
