@@ -1,7 +1,7 @@
 //! The machine of the measurements: `machine.json` in the folder of `results.json`.
 //!
-//! A fact that the system does not report is omitted. [`MachineLoad`] adds the load averages before
-//! and after the run, and the share of CPU time that other guests took during the run.
+//! A fact that the system does not report is omitted. The type [`MachineLoad`] adds the load
+//! averages before and after the run, and the share of CPU time that other guests took meanwhile.
 
 use std::{collections::BTreeMap, fs, io, path::Path, process::Command};
 

@@ -1,4 +1,4 @@
-//! The limits of the machine's memory: the denominators.
+//! The limits of the machine's memory, which are denominators of ratios.
 //!
 //! A fill shows the bandwidth of the memory system. Inserts show the remaining bandwidth for a
 //! program that stores packets one after another without a queue. An insert copies 16 bytes of
