@@ -145,7 +145,7 @@ impl Contestant<'_> {
         send(self.session, veth, self.seats, load)?;
         // Wait until the last packets have left the kernel.
         std::thread::park_timeout(self.kind.lag);
-        let cpu_ns = process.cpu_settled()? - start_ns;
+        let cpu_ns = process.cpu_settled()?.saturating_sub(start_ns);
         let (seen, lapped) = self.captured(process)?;
         check_lapped(lapped)?;
         let share = self.kind.loss_share;
@@ -248,7 +248,7 @@ impl Process {
         while Instant::now() < limit {
             std::thread::park_timeout(LOOK);
             let now_ns = self.cpu_ns()?;
-            if now_ns - before_ns < IDLE_NS {
+            if now_ns.saturating_sub(before_ns) < IDLE_NS {
                 return Ok(now_ns);
             }
             before_ns = now_ns;

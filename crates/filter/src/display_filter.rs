@@ -55,7 +55,7 @@ const FIELDS: [(&str, Translation); 30] = [
     ("frame.len", Translation::Compared("len")),
     ("icmp.code", Translation::Compared("icmp[icmpcode]")),
     ("icmp.type", Translation::Compared("icmp[icmptype]")),
-    ("icmpv6.type", Translation::Compared("ip6[40]")),
+    ("icmpv6.type", Translation::Compared("icmp6[icmp6type]")),
     ("ip.addr", Translation::Address("host")),
     ("ip.dst", Translation::Address("dst host")),
     ("ip.host", Translation::Address("host")),
@@ -332,6 +332,7 @@ mod tests {
             ("tcp.flags.reset != 0", "tcp[tcpflags] & tcp-rst != 0"),
             ("vlan.id == 10", "vlan 10"),
             ("icmp.type == 8", "icmp[icmptype] = 8"),
+            ("icmpv6.type == 128", "icmp6[icmp6type] = 128"),
             ("dhcp", "(udp port 67 or udp port 68)"),
         ] {
             assert_eq!(translated(display).as_deref(), Some(capture), "{display}");

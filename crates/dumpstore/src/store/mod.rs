@@ -283,7 +283,7 @@ impl ListedDump {
             }
             match disk.entry(&directory.join(&file.name)) {
                 Ok(meta) if meta.is_file => {
-                    if file.sha256.is_some() && meta.bytes != file.bytes {
+                    if meta.bytes != file.bytes {
                         return None;
                     }
                     bytes += meta.bytes;

@@ -158,7 +158,7 @@ const SUPPRESSED_LISTED: usize = 1000;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HitRefusal {
     /// A limit refused the hit.
-    #[error("refused, {} (--{})", .0.limit().unwrap_or_default(), .0.as_str())]
+    #[error("refused, {} ({})", .0.limit().unwrap_or_default(), .0.as_str())]
     Limit(Reason),
     /// A dump of the rule and the expression has ended less than `--hold-off` ago.
     #[error("it started no dump: the rule holds the expression off (hold-off)")]

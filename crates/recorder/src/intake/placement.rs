@@ -176,7 +176,7 @@ impl ShardPlacement {
 
     /// At `now_ns` of the monotonic clock: the source lost packets while the analysis kept the
     /// inserter busy. This is an overload. Returns whether the inserter must go on all the same,
-    /// because packets are to be analyzed inline.
+    /// because packets are to be analyzed inline, or because no CPU is free.
     pub(crate) fn observe_overlong(&mut self, now_ns: i64) -> bool {
         self.limit_ns = now_ns;
         if self.placing.analyzers == Analyzers::Auto && self.is_inline {
@@ -184,7 +184,7 @@ impl ShardPlacement {
             self.is_inline = !self.placing.is_cpu_free();
             self.may_return = false;
         }
-        self.placing.analyzers == Analyzers::Inline
+        self.is_inline
     }
 
     /// Whether the inserter analyzes the next packets. `has_read`: all earlier packets were read,

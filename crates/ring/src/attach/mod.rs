@@ -477,7 +477,10 @@ impl Attached {
             } else {
                 0
             },
-            closed_mono_ns: told(number(closed_mono_ns)),
+            closed_mono_ns: match state {
+                AttachedState::Closed => told(number(closed_mono_ns)),
+                _ => None,
+            },
         }
     }
 

@@ -45,6 +45,11 @@ fn a_thread_takes_over_from_an_inserter_with_an_overlong_packet() {
     let mut it = placement(Analyzers::Inline);
     assert!(it.observe_overlong(MS), "the user wants it inline");
     assert!(it.is_inline(true));
+    let one_cpu = AnalysisResources { cpus: 1, ..ROOM };
+    let mut it = ShardPlacement::new(PlacementShared::new(Analyzers::Auto, one_cpu));
+    wakes(&mut it, 0);
+    assert!(it.observe_overlong(MS), "no CPU is free");
+    assert!(it.is_inline(true));
 }
 
 #[test]

@@ -191,7 +191,8 @@ settings! {
             dumps_per_minute: Option<Parsed<Number<0, 1_000_000>>>,
             /// Start no dump while dumps wrote SIZE in the last hour (0: no limit)
             ///
-            /// With `read` it is an hour of the packets. A trigger by hand still starts a dump.
+            /// With `read` it is an hour of the packets. A trigger by hand still starts a dump, and
+            /// so does a rule that wrote less than its share.
             bytes_per_hour: Parsed<SizeLimit> = "0",
         }
         "Dumps" {
@@ -281,7 +282,8 @@ settings! {
             idle_timeout: Option<Parsed<Duration>>,
             /// Whether fragments belong to the flow of their first fragment
             ///
-            /// `join` is the default. With `apart` later fragments of a packet belong to no flow.
+            /// `join` is the default. With `apart` later fragments of TCP, UDP, SCTP and ICMP belong to
+            /// no flow.
             fragments: Option<Fragments>,
             /// Whether VLANs keep flows apart
             ///
@@ -290,8 +292,8 @@ settings! {
             vlans: Option<Vlans>,
             /// Maximum number of flows at the same time [default: 1000000]
             ///
-            /// A flow takes at most 400 bytes. Above the limit, the flows with the nearest time-out
-            /// end early.
+            /// A flow takes at most 400 bytes. Above the limit, flows whose time-out is near end
+            /// early.
             max_flows: Option<Parsed<Number<1, 100_000_000>>>,
             /// Report only errors
             quiet: bool,
@@ -405,7 +407,7 @@ settings! {
             bytes: Option<Parsed<SizeLimit>>,
             /// A directory below `write` for the rule's dumps; made if missing
             into: Option<Parsed<SubDirectory>>,
-            /// A text for reports and sidecars: at most 256 bytes
+            /// A text for reports and sidecars, of which 256 bytes are kept
             asked_by: Option<String>,
             /// Disable the rule after its first dump, until it is enabled again
             single: bool,
