@@ -67,8 +67,9 @@ use scans::ScannedRule;
 /// commands.
 const BATCHES: usize = 64;
 
-/// From files: pause between two rounds of the dumper, ns of the monotonic clock. It is long
-/// compared with a round in which all open dumps wait for their files.
+/// From files: minimum time between two rounds of the dumper at the end of [`RingReader::step`], ns
+/// of the monotonic clock. It is long compared with a round in which all open dumps wait for their
+/// files.
 const ROUND_NS: i64 = 5_000_000;
 
 /// The parts that the analyzer is built from.
@@ -103,7 +104,7 @@ impl Drop for Core {
     }
 }
 
-/// Reads the ring, and hands packets to the shards.
+/// Reads the ring, and gives hits to the director.
 #[derive(Debug)]
 pub(crate) struct Analyzer {
     reader: Reader,
@@ -123,7 +124,8 @@ struct Core {
     stamps: StampRestorer,
     names: InterfaceCache,
     orders: Vec<Order<DumpExpression>>,
-    /// The existing rules: their names in messages and files, and whether their matches are hits.
+    /// Rules, scripts and modules by number, also the removed rules in `leaving`: for example the
+    /// name in messages and files, and whether matches are hits.
     rules: BTreeMap<usize, KnownRule>,
     /// The rules whose past is being scanned, by number.
     scans: BTreeMap<usize, ScannedRule>,
@@ -147,7 +149,8 @@ struct Core {
     hold_ns: i64,
     /// Offline: the dumper, which the analyzer's thread runs.
     dumper: Option<Box<Dumper>>,
-    /// Offline: when the dumper last read, ns of the monotonic clock.
+    /// Offline: when [`RingReader::step`] last ran a round of the dumper at its end, ns of the
+    /// monotonic clock.
     dumped_ns: i64,
     /// Offline: bytes of packets that `account_before` has counted since its last request for the
     /// costs of dumps.
@@ -349,7 +352,8 @@ impl RingReader for Analyzer {
     }
 
     /// Reads available records (at most [`BATCHES`] batches), then checks clocks and commands. From
-    /// files, the dumper then reads these records. Returns `false` if there were no records.
+    /// files, the dumper then reads the records that were passed, but at most once in [`ROUND_NS`],
+    /// and not while a limit may end an open dump. Returns `false` if there were no records.
     fn step(&mut self) -> bool {
         self.read(false)
     }
@@ -438,8 +442,8 @@ impl Core {
         !self.live || self.director.open_dumps() > 0 || self.director.waiting_from_ns().is_some()
     }
 
-    /// Whether the analyzer sleeps until an inserter or a client's command wakes it, whatever
-    /// producers publish meanwhile.
+    /// Whether the analyzer sleeps until a waker or the timeout ends its sleep, whatever producers
+    /// publish meanwhile.
     fn is_woken_by_inserters(&self) -> bool {
         self.live && self.slots.placement == AnalysisPlacement::Inserters && !self.has_deadline()
     }
@@ -688,7 +692,7 @@ impl Core {
         let open_dumps = self.director.open_dumps() as u64;
         shared.open_dumps.store(open_dumps, Ordering::Relaxed);
         self.slots.set_armed(self.director.armed);
-        // Live, the readers of shards count the packets that they analyze.
+        // Readers of shards update `longest_ns` themselves.
         if !self.slots.placement.has_readers() {
             let longest_ns = &self.slots.of(0).counters.longest_ns;
             longest_ns.store(self.pacer.longest_ns, Ordering::Relaxed);

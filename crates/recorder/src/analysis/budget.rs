@@ -202,7 +202,7 @@ impl Budget {
     }
 }
 
-/// Pairs of a rule and an expression (`K`) that may start no dump before a given time.
+/// Pairs of a rule and an expression (`K`) that may start no dump up to a given time.
 #[derive(Debug)]
 pub(crate) struct HoldOff<K> {
     until_ns: HashMap<(usize, K), i64>,

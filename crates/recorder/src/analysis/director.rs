@@ -8,8 +8,8 @@
 //! thread and on no clock of the system. So without commands of clients, offline runs repeat
 //! exactly.
 //!
-//! - Offline a hit that belongs to no open dump waits until the clock has passed the hit by the
-//!   hold time. So hits act in order of (time, source, record) although the input may be out of
+//! - Offline a hit that belongs to no open dump usually waits until the clock has passed the hit by
+//!   the hold time. So hits act in order of (time, source, record) although the input may be out of
 //!   order. Live, or if the hold time is 0, a hit acts at once.
 //! - A dump is *open* from its trigger until its window closes, normally when the clock passes `to`
 //!   plus the hold time. A hit of the same rule, expression and window up to `to` starts no dump,
@@ -88,8 +88,8 @@ pub(crate) struct SharedLimits {
     pub(crate) dumps_per_minute: u64,
     /// Whether `dumps_per_minute` includes dumps of alerts.
     pub(crate) alerts_per_minute: bool,
-    /// Once dumps wrote this number of bytes within an hour, only rules below their share start
-    /// further dumps; 0: no limit.
+    /// Once dumps wrote this number of bytes within an hour, a rule starts a further dump only if
+    /// the rule is below its share; 0: no limit.
     pub(crate) bytes_per_hour: u64,
 }
 

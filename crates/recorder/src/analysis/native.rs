@@ -1,4 +1,4 @@
-//! Machine code for the recorder's filters, compiled where no thread waits for the result.
+//! Machine code for the filters of rules and dumps.
 //!
 //! Filters that are known before the threads start are compiled at the start, so that short runs
 //! use machine code too. Later filters (for dumps, and for link types that appear inside a file) go
@@ -22,8 +22,8 @@ const AT_START_MAX: usize = 1000;
 /// about 0.5 ms for each of 64 short programs, more for long programs.
 const JOINED_COST: usize = 4;
 
-/// Compiles programs. All threads that make filters share this value. No function takes long,
-/// except [`Self::submit`] and [`Self::submit_fused`] before [`Self::start`].
+/// Compiles programs. The threads that make filters of rules and dumps share this value. No
+/// function takes long, except [`Self::submit`] and [`Self::submit_fused`] before [`Self::start`].
 #[derive(Debug)]
 pub(crate) struct NativeCode {
     /// The compiler thread, after the start. `None`: the system refused to start a thread.

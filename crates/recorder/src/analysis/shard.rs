@@ -106,7 +106,7 @@ pub(crate) struct FlowEnded {
     pub(crate) until_ns: i64,
 }
 
-/// Facts about an existing rule or script.
+/// Facts about a rule, script or module.
 #[derive(Debug)]
 pub(crate) struct KnownRule {
     /// Name of the rule in messages and files.
@@ -114,7 +114,8 @@ pub(crate) struct KnownRule {
     /// Whether matches of the rule are hits.
     pub(crate) is_enabled: bool,
     /// Number of hits of the rule while the rule was enabled, found by shards or by the scan of the
-    /// past. Any thread may read it; it is ordered with no other access. `None` for scripts.
+    /// past. Any thread may read it; it is ordered with no other access. `None` for scripts and
+    /// modules.
     pub(crate) hits: Option<Arc<AtomicU64>>,
     /// For a module: the maximum number of its open dumps. `None` for rules and scripts.
     pub(crate) dumps_max: Option<u64>,

@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// From this number of pending gaps of a reader on, a new gap is merged into the last gap if both
-/// have the same cause.
+/// have the same cause. The merged gap keeps the producer of the last gap.
 const GAPS_MAX: usize = 256;
 /// From files: a shard with more pending hits than this waits until the analyzer has taken some
 /// hits.

@@ -108,7 +108,7 @@ pub(crate) struct Triggers {
     rules: BoxedRules,
     /// Number of rules at the start.
     at_start: usize,
-    /// Whether some rules are disabled.
+    /// Whether some rules may be disabled.
     any_disabled: bool,
     /// Whether some rules may have a message for the user.
     may_have_notices: bool,
@@ -349,7 +349,7 @@ impl Triggers {
 
     /// Index of the rule with this number.
     fn place(&self, number: usize) -> Option<usize> {
-        // Until a rule is removed, the number is the index.
+        // The number of a rule at the start is its index, until a rule is removed.
         if self
             .rules
             .get(number)

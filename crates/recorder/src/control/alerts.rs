@@ -28,8 +28,8 @@ pub struct AlertConfig {
     pub are_expected: bool,
     /// How long after its time an alert acts, at the earliest, unless the recording ends before.
     pub delay: Duration,
-    /// Most captured bytes of a dump of an alert that names no IP packet. Half of the bytes are for
-    /// packets before the alert.
+    /// Captured bytes at which the dump of an alert without addresses ends. About half of the bytes
+    /// are for packets before the alert.
     pub window_bytes: u64,
     /// Maximum number of dumps of alerts open at once, in addition to the dumps of triggers.
     pub max_dumps: usize,
@@ -99,7 +99,8 @@ pub enum AlertOutcome {
     AgedOut,
     /// The alert's dump has no packet: its time is before or after the recording.
     NotRecorded,
-    /// The alert's dump has no packet, although packets of its time were analyzed.
+    /// The alert's dump has no packet, although the recording includes its time and the ring
+    /// reaches back to its time.
     NothingMatched,
 }
 

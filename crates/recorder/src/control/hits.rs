@@ -10,7 +10,8 @@ use serde::{Serialize, Serializer};
 pub enum Reason {
     /// The hit is in the window of an open dump of the rule and the expression.
     Open,
-    /// A dump of the rule and the expression has ended less than `--hold-off` ago.
+    /// The rule and the expression started a dump, and the hold-off time after the end of that
+    /// dump's window is not over.
     HoldOff,
     /// The rule may start no more dumps in this minute.
     DumpsPerMinute,
@@ -121,7 +122,7 @@ impl Serialize for Suppressions {
     }
 }
 
-/// Numbers of hits by outcome: `triggers` + `suppressed` are all hits.
+/// Numbers of hits by outcome: `triggers` + `suppressed` are all hits that have an outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HitCounts {
     /// Hits that started a dump.
@@ -160,7 +161,7 @@ pub(crate) enum HitRefusal {
     /// A limit refused the hit.
     #[error("refused, {} ({})", .0.limit().unwrap_or_default(), .0.as_str())]
     Limit(Reason),
-    /// A dump of the rule and the expression has ended less than `--hold-off` ago.
+    /// As [`Reason::HoldOff`].
     #[error("it started no dump: the rule holds the expression off (hold-off)")]
     HeldOff,
     /// The one dump of `--single` was started.

@@ -40,7 +40,7 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// Counters that one thread stores and all may read. No counter is ordered with another.
+/// Counters that one thread at a time stores and all may read. No counter is ordered with another.
 #[derive(Debug)]
 pub(crate) struct AtomicCounters<const N: usize>([AtomicU64; N]);
 

@@ -105,8 +105,8 @@ pub(crate) fn records_before(end: u64, info: &BucketInfo) -> u32 {
 pub(crate) struct AnalyzerReading {
     pub(crate) analyzed: u64,
     pub(crate) lapped: u64,
-    /// Packets that the analyzer never read, although a rule might have matched: lapped packets,
-    /// and packets that were unread at the stop.
+    /// Packets that no rule saw, although a rule might have matched: lapped packets, and packets
+    /// that were not analyzed before the stop.
     pub(crate) unseen: u64,
     /// Dumps for which packets may have come too late. A verdict that was judged before does not
     /// report these packets.
@@ -122,10 +122,10 @@ pub(crate) struct AnalyzerReading {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct AnalyzerCounters {
-    /// Locked once a batch, and by readers of the status.
+    /// Locked after each batch and each check of clocks, and by readers of the status.
     pub(crate) reading: Mutex<AnalyzerReading>,
     pub(crate) open_dumps: AtomicU64,
-    /// Trigger scripts that are disabled.
+    /// Number of disabled trigger scripts and modules: the largest number of any shard.
     pub(crate) trigger_scripts_failed: AtomicU64,
     /// Whether the dump script is disabled: 0 or 1. Written by each thread that calls the
     /// script.
@@ -146,7 +146,7 @@ impl AnalyzerCounters {
         *lock(&self.reading)
     }
 
-    /// Number of disabled scripts.
+    /// Number of disabled scripts and modules.
     pub(crate) fn scripts_failed(&self) -> u64 {
         let triggers = self.trigger_scripts_failed.load(Ordering::Relaxed);
         triggers + self.dump_script_failed.load(Ordering::Relaxed)
@@ -228,8 +228,9 @@ pub(crate) struct StopControl {
 }
 
 impl StopControl {
-    /// Stops the recording, for example at the end of the files, or because a thread panicked.
-    /// Starts no time limit for work that takes minutes ([`Self::is_urgent`]).
+    /// Stops the recording, for example because a recording from files has reached `-c` or
+    /// `--duration`, or because a thread panicked. Starts no time limit for work that takes minutes
+    /// ([`Self::is_urgent`]).
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
     }

@@ -10,9 +10,8 @@ use rustix::thread::gettid;
 
 use crate::control::lock;
 
-/// The turns of one thread, which alone increments the number. When all clones are dropped, the
-/// thread has ended, and no more turns are expected. The default is the pulse of a thread that is
-/// not listed.
+/// The turns of one thread. When all clones are dropped, the thread has ended, and no more turns
+/// are expected. The default is the pulse of a thread that is not listed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ThreadPulse(Arc<AtomicU64>);
 

@@ -43,7 +43,7 @@ pub struct RuleScanStatus {
     pub hits: u64,
     /// Dumps that these packets started.
     pub dumps: u64,
-    /// Packets that matched while the scan ran. Their hits acted after the scan.
+    /// Packets that matched while the scan ran. Their hits waited for the end of the scan.
     pub waited: u64,
     /// Why the scan ended early.
     pub why: Option<String>,

@@ -44,7 +44,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct ActiveDump {
     pub(super) order: DumpOrder,
-    /// The alerts that the dump belongs to.
+    /// The alerts that belong to the dump.
     pub(super) alerted: DumpAlerts,
     /// Marks the flows of the dump's packets as exempt from shedding; `None`: flows are not marked.
     pub(super) marks: Option<Arc<Marks>>,

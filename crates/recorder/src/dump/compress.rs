@@ -216,7 +216,7 @@ mod tests {
     const PART: &str = "dumps/it.pcapng.part";
     const ZST: &str = "dumps/it.pcapng.zst.part";
 
-    /// A file with `bytes` bytes after its header. Some of the bytes repeat.
+    /// A file with `bytes` random bytes from 0 to 3 after its header.
     fn finished(directory: &Directory, bytes: usize) -> FinishedFile {
         let heading = Heading {
             headline: "a dump".to_owned(),

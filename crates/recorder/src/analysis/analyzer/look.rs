@@ -330,8 +330,8 @@ impl Core {
         self.execute();
     }
 
-    /// Counts hits of a rule. Returns `false`, and counts nothing, if the rule has been removed or
-    /// disabled since a shard found the hits.
+    /// Counts hits of a rule. Returns `false`, and counts nothing, if the rule has been forgotten
+    /// or disabled since a shard found the hits.
     fn count(&self, rule: usize, hits: u64) -> bool {
         let rule = self.rules.get(&rule).filter(|rule| rule.is_enabled);
         if let Some(of_rule) = rule.and_then(|rule| rule.hits.as_ref()) {

@@ -20,7 +20,7 @@ pub(super) const LOOK_NS: i64 = 5_000_000;
 #[derive(Debug)]
 pub(super) struct ClockPacer {
     /// Packets between two reads of the clock: as many as should take at most [`LOOK_NS`], but at
-    /// least 1.
+    /// least 1 and at most `stride_max`.
     pub(super) stride: usize,
     stride_max: usize,
     /// Packets since the last read of the clock.
