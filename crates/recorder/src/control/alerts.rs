@@ -156,7 +156,8 @@ pub struct AlertNews {
     /// The dump's number, if the alert has a dump.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dump: Option<u64>,
-    /// Why no dump has a packet of the alert, or what is odd about the alert, as sentences.
+    /// More about the outcome, as sentences: for example why no dump has a packet of the alert, or
+    /// what is odd about the alert.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -235,8 +235,8 @@ impl StopControl {
         self.stop.store(true, Ordering::SeqCst);
     }
 
-    /// Stops the recording because a client requests it, or because a live recording ends by
-    /// itself. Starts the time limit of [`Self::is_urgent`].
+    /// Stops the recording because a client or a signal requests it, or because a live recording
+    /// ends by itself. Starts the time limit of [`Self::is_urgent`].
     pub(crate) fn ask_to_stop(&self) {
         self.asked.get_or_init(Instant::now);
         self.stop();

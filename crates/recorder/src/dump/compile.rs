@@ -1,8 +1,8 @@
 //! Compiles slow dump filters on a separate thread, so that other dumps go on meanwhile.
 //!
 //! A filter with text from a trigger packet can be compiled only after the trigger, and libpcap
-//! takes a tenth of a second for a list of a hundred hosts. Expressions share their compiled
-//! programs, so the thread returns only the number of a dump whose filter is ready.
+//! takes 60 ms for a list of a hundred hosts. Expressions share their compiled programs, so the
+//! thread returns only the number of a dump whose filter is ready.
 
 use std::{
     io,
