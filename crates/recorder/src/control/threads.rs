@@ -39,7 +39,7 @@ pub struct AnalysisLedger {
     pub analyzed: u64,
     /// Packets that were overwritten before they were analyzed.
     pub missed: u64,
-    /// Packets in the ring that are not analyzed yet.
+    /// Stored packets that are neither analyzed nor counted as missed yet.
     pub unread: u64,
     /// The longest time between two readings of the clock while packets of the shard were analyzed.
     /// A slow call of a script shows here.

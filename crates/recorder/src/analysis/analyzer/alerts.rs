@@ -1,5 +1,6 @@
 //! Alerts of an IDS. The analyzer acts on an alert when the alert's time plus a configured delay
-//! has passed (in packet time from files, in ring time live), or at the end of the recording.
+//! has passed, or at the end of the recording. From files, this time is packet time; live, it is
+//! ring time.
 
 use std::{
     collections::BTreeMap,
