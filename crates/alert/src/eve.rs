@@ -144,7 +144,8 @@ fn alert(line: EveLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     };
     Ok(Alert {
         time_ns,
-        // If the start is after the packet, the clock was set back, and the start is unknown.
+        // If the start is after the packet, for example because the clock was set back, the start
+        // is unknown.
         start_ns: start_ns.filter(|start_ns| *start_ns <= time_ns),
         tuple,
         hosts: Vec::new(),

@@ -4,8 +4,9 @@
 //! In `host {instance} and port {instance}` each placeholder names a label. The word before the
 //! placeholder determines which part of the label's value is used.
 //!
-//! Values come from strangers. Each value is parsed as the type that its placeholder needs, and the
-//! result is formatted again: no text of a value is copied into an expression.
+//! Values come from strangers. Each address, network or port is parsed and formatted again. An
+//! interface name is checked, and `$iface` replaces it in the expression. So no text of a value is
+//! copied into an expression.
 
 use std::{net::IpAddr, net::Ipv4Addr, net::Ipv6Addr, ops::Range};
 
@@ -167,7 +168,8 @@ fn is_label(text: &str) -> bool {
 }
 
 impl PlaceholderKind {
-    /// The needed part of a value, formatted again. `None` if the value does not have this type.
+    /// The needed part of a value: an interface name unchanged, any other type formatted again.
+    /// `None` if the value does not have this type.
     fn value(self, value: &str) -> Option<String> {
         let value = value.trim();
         match self {

@@ -33,8 +33,8 @@ pub struct Alert {
     /// Stamp of the first packet of the flow, ns since the epoch, in whole microseconds. `None` if
     /// the line has no valid stamp of this packet, or if this stamp is after `time_ns`.
     pub start_ns: Option<i64>,
-    /// The ends of the packet, or of the connection of a Zeek notice. `None` if the line does not
-    /// contain the ends, for example because the packet is not IP.
+    /// The ends of the packet, or of a Zeek notice. `None` if an address is missing, for example
+    /// because the packet is not IP, or if a Zeek notice has no known protocol.
     pub tuple: Option<Tuple>,
     /// If a Zeek notice has no tuple: its hosts, at most two. Otherwise empty.
     pub hosts: Vec<IpAddr>,
@@ -56,8 +56,8 @@ pub struct Alert {
     pub identity: Arc<AlertIdentity>,
 }
 
-/// The ends of a packet, in the direction of the packet. For a Zeek notice: the ends of the
-/// connection, its originator first.
+/// The ends of a packet, in the direction of the packet. For a Zeek notice about a connection: the
+/// ends of the connection, its originator first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tuple {
     /// Upper-layer protocol.
@@ -66,8 +66,8 @@ pub struct Tuple {
     pub src: IpAddr,
     /// The receiver.
     pub dst: IpAddr,
-    /// Source and destination port of TCP, UDP and SCTP. `None` if the line has no ports, for
-    /// example for fragments.
+    /// Source and destination port of TCP, UDP and SCTP. `None` for other protocols, and if the
+    /// line has no ports or only zeros, for example for fragments.
     pub ports: Option<(u16, u16)>,
 }
 
@@ -138,8 +138,8 @@ pub enum ParsedLine {
 
 /// The first bytes of known lines. After a torn line, another line may begin at these bytes.
 const STARTS: [&[u8]; 2] = [br#"{"timestamp""#, br#"{"ts""#];
-/// Bytes that an alert may keep of its line, because thousands of alerts wait in memory. Suricata
-/// allows the same number of bytes for a whole rule, which includes its `msg`
+/// Bytes that an alert may keep of its line, because thousands of alerts may wait in memory.
+/// Suricata allows the same number of bytes for a whole rule, which includes its `msg`
 /// (`DETECT_MAX_RULE_SIZE`).
 const KEPT_BYTES_MAX: usize = 8192;
 /// Each line of an alert contains one of these words.
@@ -229,8 +229,8 @@ impl Tuple {
         }
     }
 
-    /// Adds the ports of a line. Only TCP, UDP and SCTP have ports, and lines about fragments have
-    /// zeros instead of ports.
+    /// Adds the ports of a line if the protocol is TCP, UDP or SCTP. Two zeros count as no ports:
+    /// lines about fragments have zeros instead of ports.
     fn with_ports(mut self, src: Option<u16>, dst: Option<u16>) -> Self {
         let has_ports = matches!(self.proto, proto::TCP | proto::UDP | proto::SCTP);
         let ports = src.zip(dst).filter(|ports| has_ports && *ports != (0, 0));
@@ -240,9 +240,9 @@ impl Tuple {
 }
 
 impl Alert {
-    /// Whether the Community ID is that of the tuple with seed 0. `None` if one of the two is
-    /// unknown, or if the tuple has no ports. An alert about an ICMP error, for example, may have
-    /// the ID of the flow that the error reports.
+    /// Whether the Community ID of the line is the ID of the tuple with seed 0. `None` if the line
+    /// has no ID or no tuple, or if the tuple has no ports. So ICMP is not compared: an alert about
+    /// an ICMP error may have the ID of the flow that the error reports.
     #[must_use]
     pub fn has_community_id_of_tuple(&self) -> Option<bool> {
         let (tuple, id) = (self.tuple?, self.community_id.as_ref()?);

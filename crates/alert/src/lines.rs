@@ -1,7 +1,6 @@
 //! Splits a stream of bytes into lines.
 
-/// Maximum length of a line, bytes. An alert with its packet and payload has at most some hundred
-/// kilobytes.
+/// Maximum length of a line, bytes. Longer lines are dropped.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Splits a stream of bytes into lines. The splitter keeps the first part of a line until the line
@@ -14,8 +13,9 @@ pub struct LineSplitter {
 }
 
 impl LineSplitter {
-    /// Adds bytes. `line` gets each line that these bytes complete, without its line feed. Returns
-    /// the number of lines that exceeded [`LINE_BYTES_MAX`].
+    /// Adds bytes. `line` gets each line of at most [`LINE_BYTES_MAX`] bytes that these bytes
+    /// complete, without its line feed. Returns the number of lines that became longer than this
+    /// maximum.
     pub fn push(&mut self, mut bytes: &[u8], mut line: impl FnMut(&[u8])) -> u64 {
         let mut given_up = 0;
         while let Some(end) = memchr::memchr(b'\n', bytes) {

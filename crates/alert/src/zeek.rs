@@ -113,8 +113,8 @@ fn alert(line: ZeekLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
         in_iface: None,
         icmp,
         community_id: owned(line.community_id),
-        // The stamp is of the packet that caused the notice. This packet may belong to another
-        // connection.
+        // The stamp is usually Zeek's network time, the stamp of the latest packet. This packet may
+        // belong to another connection.
         is_on_wire: false,
         identity: Arc::new(AlertIdentity {
             timestamp,
