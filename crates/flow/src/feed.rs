@@ -13,10 +13,9 @@
 //! needs is not written yet, present, or overwritten.
 //!
 //! On a 2-core Intel Xeon guest a feed of 1,024 places delivered 2.4 million events a second from
-//! one producer and 2.9 million from two; a recorder reports some thousands. A `VecDeque` under a
-//! mutex delivered 4.1 and 6.1 million. The feed is slower because each event has its own memory,
-//! but a listener that the scheduler interrupts delays no producer, except a producer that waits in
-//! [`Feed::push_or_wait`].
+//! one producer and 2.9 million from two. A `VecDeque` under a mutex delivered 4.1 and 6.1 million.
+//! The feed is slower because each event has its own memory, but a listener that the scheduler
+//! interrupts delays no producer, except a producer that waits in [`Feed::push_or_wait`].
 
 use std::sync::Arc;
 

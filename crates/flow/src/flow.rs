@@ -31,7 +31,7 @@ const ICMP: u8 = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum TcpState {
-    /// Not TCP, or no opening SYN was seen: a packet with SYN that has none of ACK, RST and FIN.
+    /// Not TCP, or no packet with SYN and without ACK, RST and FIN was seen.
     #[default]
     None,
     /// A SYN was seen.
@@ -47,7 +47,7 @@ pub enum TcpState {
     Closed,
 }
 
-/// A flow: plain data in two cache lines, which processors fetch as a pair. Arrays of two are
+/// A flow: plain data in two cache lines, which many processors fetch as a pair. Arrays of two are
 /// indexed by the key's ends: what the first end sent, and what the second end sent.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(128))]

@@ -1,17 +1,17 @@
-//! Finds the slot of a flow in the table: from a hash to a few candidates, by open addressing over
-//! groups of one cache line.
+//! Finds the slot of a flow: from a hash to a few candidates, by open addressing over groups of one
+//! cache line.
 
 use std::ops::Range;
 
 use super::Advise;
 
-/// Number of flows in a group.
+/// Maximum number of flows in a group.
 pub(super) const GROUP: usize = 12;
 /// Number of groups in which a flow may be. The hash of the flow selects these groups.
 ///
 /// If nobody can choose hashes, all groups of a flow are practically never full. In a full table a
-/// group is the first group of 3 to 6 flows on average. At most one group in a hundred is the first
-/// group of more than 12 flows; the flows without room there cost another cache miss.
+/// group is the first group of at most 6 flows on average. At most one group in a hundred is the
+/// first group of more than 12 flows; the flows without room there cost another cache miss.
 pub(super) const PROBES: usize = 8;
 /// Maximum of the average number of flows in a group.
 const LOAD: usize = 6;

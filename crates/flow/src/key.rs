@@ -272,7 +272,7 @@ impl BiflowKey {
     }
 
     /// Both ends of a flow over IP. `None` if the flow is not IP. Protocols without ports have port
-    /// 0. ICMP has the numbers of [`icmp_ports`].
+    /// 0. ICMP has the numbers of [`icmp_ports`], or 0 if the key has no ICMP type.
     #[must_use]
     pub fn endpoints(&self) -> Option<[FlowEndpoint; 2]> {
         let addr = |octets: [u8; 16]| match self.family {

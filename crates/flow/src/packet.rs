@@ -58,8 +58,8 @@ impl FlowPacket {
         }
     }
 
-    /// Reads most packets in a third of the time: complete TCP and UDP headers directly after IP in
-    /// an untagged Ethernet frame. `None`: use [`Attribution::packet`].
+    /// The fast path for most packets: complete TCP and UDP headers directly after IP in an
+    /// untagged Ethernet frame. `None`: use [`Attribution::packet`].
     #[inline]
     fn common(data: &[u8], time_ns: i64, wire_len: u32) -> Option<Self> {
         let headers = CommonHeaders::read(data)?;

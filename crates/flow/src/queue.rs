@@ -1,5 +1,5 @@
-//! A priority queue of times with constant time to insert, peek and extract. In exchange it does
-//! not order times within a slot.
+//! A priority queue of times that usually inserts, peeks and extracts in constant time. In exchange
+//! it does not order times within a slot.
 //!
 //! The queue is R-Scope's multiresolution priority queue (Ros-Giralt et al. 2018, "Algorithms and
 //! data structures to accelerate network analysis", section 2.5). Time is divided into slots. A
@@ -10,9 +10,9 @@
 //! separate list. When the earliest entry of this list is next, the queue inserts all entries of
 //! the list again.
 //!
-//! An insertion touches the end of one vector and the bit masks; so does an extraction. The time of
-//! both is independent of the number of entries, whereas a heap misses the cache once for each of
-//! its lower levels.
+//! An insertion touches the end of one vector and the bit masks. So does an extraction that does
+//! not insert the list again. Their time is independent of the number of entries, whereas a heap
+//! misses the cache once for each of its lower levels.
 //!
 //! Entries are not deleted. The caller checks each extracted entry, and inserts it again if its
 //! time has changed.

@@ -16,8 +16,8 @@ use crate::{
 
 /// Packet time from the end of a search for silent flows to the next search, ns.
 const LOOK_NS: i64 = 1_000_000_000;
-/// Maximum number of silent flows that end during the call for one packet. Further flows end with
-/// the next packets.
+/// Maximum number of silent flows that a search ends during the call for one packet. Further flows
+/// end with the next packets.
 const ENDED_WITH_A_PACKET: usize = 8;
 
 const FIN: u8 = 1;
@@ -344,9 +344,9 @@ impl Shedder {
 
     /// Why a packet with these captured bytes is not kept. `None`: the packet is kept.
     ///
-    /// `class` is called if a flow begins, after [`Cutoff::refill_ns`] without a packet, for a SYN
-    /// without ACK, and after a change of the cutoffs. It returns the index of the flow's cutoff,
-    /// or `None` if the flow has no cutoff.
+    /// `class` is called if a flow begins, after [`Cutoff::refill_ns`] without a packet (60 s if
+    /// the flow has no cutoff), for a SYN without ACK, and after a change of the cutoffs. It
+    /// returns the index of the flow's cutoff, or `None` if the flow has no cutoff.
     ///
     /// `mark` is called if a packet would be shed. If flows may be shunted, `mark` is called for
     /// all packets after the first packet of the flow, until it returns [`Mark::Exempt`]. It is

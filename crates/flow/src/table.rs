@@ -1,4 +1,4 @@
-//! The flows of one shard.
+//! A bounded table of flows, for example the flows of one shard.
 //!
 //! A packet usually costs one cache line of the index and the two lines of its flow. A batch first
 //! hashes all keys and loads these lines without waiting for one another. Then it counts.
@@ -86,7 +86,7 @@ pub struct FlowTableCounters {
     pub removed: u64,
 }
 
-/// The flows of one shard: one thread, no lock.
+/// A bounded table of flows, for example the flows of one shard: one thread, no lock.
 #[derive(Debug)]
 pub struct FlowTable<Q = MultiresolutionQueue> {
     secret: Secret,
@@ -193,11 +193,11 @@ impl<Q: Timers> FlowTable<Q> {
         }
     }
 
-    /// Ends the flows that are due at `now_ns`. Flows that became due within the last 134 ms may
-    /// stay, or 8.6 s if their time-outs exceed 9 minutes. A flow may stay longer if its due time
-    /// became earlier while the queue was too full for another entry. If a packet of such a flow
-    /// arrives after its due time, [`Self::update`] ends the flow and begins another flow. `ended`
-    /// gets the flows in no order.
+    /// Ends the flows that are due at `now_ns`, unless [`TimeOuts::has_end`] is false. Flows that
+    /// became due within the last 134 ms may stay, or 8.6 s if their time-outs exceed 9 minutes. A
+    /// flow may stay longer if its due time became earlier while the queue was too full for another
+    /// entry. If a packet of such a flow arrives after its due time, [`Self::update`] ends the flow
+    /// and begins another flow. `ended` gets the flows in no order.
     pub fn expire(&mut self, now_ns: i64, ended: impl FnMut(&Flow, FlowEnd)) {
         self.expire_some(now_ns, usize::MAX, ended);
     }

@@ -41,7 +41,7 @@ impl TrafficVolume {
     }
 }
 
-/// The traffic of flows in about a second.
+/// The traffic of flows in a second or more.
 #[derive(Debug, Default)]
 pub struct TopSlice {
     /// Start and end, ns of the monotonic clock.

@@ -7,7 +7,7 @@ use crate::{
     TopSlice, table::TOGETHER, top::TopCounter,
 };
 
-/// Packet time between two searches for flows that timed out, ns.
+/// Minimum time between two searches for flows that timed out, ns.
 const LOOK_NS: i64 = 1_000_000_000;
 
 /// How packets are assigned to flows, and when flows end.

@@ -451,8 +451,8 @@ fn a_flow_is_over_when_the_second_of_its_time_out_has_passed() {
     assert_eq!(last, Some((FlowEnd::TimeOut, i64::MAX)));
 }
 
-/// A client without an answer repeats the same SYN. A new connection has another sequence number,
-/// or the SYN is the server's.
+/// A client without an answer repeats the same SYN. If the SYN of the old connection was seen, the
+/// SYN of a new connection has another sequence number, or is the server's.
 #[test]
 fn a_syn_begins_another_flow_unless_it_is_sent_again() {
     type Part = (bool, u8, u32);
