@@ -70,9 +70,9 @@ impl SlidingBuffer {
     /// Moves the unread bytes to the front and lets `read` append bytes. Returns the number of
     /// appended bytes.
     ///
-    /// `need` is the number of unread bytes for which the caller waits. The memory grows towards
-    /// `need` only as it fills, so a length in a damaged file costs no memory that the file does
-    /// not fill.
+    /// `need` is the number of unread bytes for which the caller waits. If the memory is full, it
+    /// grows towards `need`, but at most doubles. So a false length in a damaged file takes at most
+    /// twice the memory that the file fills, or the initial size.
     pub(super) fn read_with<E>(
         &mut self,
         need: usize,

@@ -1,8 +1,8 @@
 //! The classic format: a 24-byte header, then records with 16-byte headers.
 //!
-//! The parser follows libpcap 1.10 with two exceptions. Seconds are unsigned, as in the format's
-//! description; libpcap treats them as signed, which ends in 2038. Reserved bits in the link type
-//! field are refused, as in newer versions of libpcap.
+//! The parser follows libpcap 1.10 with two exceptions. Seconds and their fractions are unsigned,
+//! as in the format's description. libpcap treats both as signed, so its times end in 2038.
+//! Reserved bits in the link type field are refused, as in newer versions of libpcap.
 
 use retroscope_packet::LinkType;
 

@@ -33,12 +33,12 @@ const LOOK_BYTES: u64 = 1 << 20;
 /// next call. [`CaptureReader::next`] is simpler: one record at a time. The reader allocates
 /// nothing per record.
 ///
-/// The reader takes half a MiB of memory, or as much as the largest record or block that it has
-/// read, if that is more. If a record claims a large length, memory grows only as its bytes arrive,
-/// to about 16 MiB at most. For D-Bus, whose messages may be longer, the maximum is about 128 MiB.
-/// A decompressor adds its window, for zstd up to 128 MiB if the file requests it. An interface
-/// takes some hundred bytes, and the bytes of its name and description that [`TextAllowance`]
-/// permits.
+/// The reader takes half a MiB of memory (see also [`CaptureReader::with_memory`]), or as much as
+/// the largest record or block that it has read, if that is more. If a record claims a large
+/// length, memory grows only as its bytes arrive, to about 16 MiB at most. For D-Bus, whose
+/// messages may be longer, the maximum is about 128 MiB. A decompressor adds its window, for zstd
+/// up to 128 MiB if the file requests it. An interface takes some hundred bytes, and the bytes of
+/// its name and description that [`TextAllowance`] permits.
 #[derive(Debug)]
 pub struct CaptureReader<R: Read> {
     input: DecompressedInput<R>,

@@ -180,8 +180,8 @@ const COPIED_WRONGLY: [&str; 3] = [
     "traces/formats/ng-le-test201.pcapng",
 ];
 
-/// tcpdump copies every capture of the corpus except [`COPIED_WRONGLY`]. editcap copies the
-/// captures whose interfaces differ, because libpcap refuses these. The packets of a copy must
+/// editcap copies the captures of the corpus whose interfaces differ, because libpcap refuses
+/// these. tcpdump copies all other captures except [`COPIED_WRONGLY`]. The packets of a copy must
 /// equal the packets of the original, or the first of these if the tool fails.
 #[test]
 fn copies_by_other_tools_read_the_same() {
