@@ -46,7 +46,7 @@ pub fn make_directories(path: &Path, mode: u32) -> io::Result<NewDirectories> {
 /// Makes a directory whose parent exists, as [`make_directories`] does.
 ///
 /// # Errors
-/// As there; `NotFound` if the parent is missing.
+/// As [`make_directories`]; `NotFound` if the parent is missing.
 pub fn make_directory(path: &Path, mode: u32) -> io::Result<NewDirectories> {
     make_missing(path, mode, false)
 }
@@ -67,7 +67,7 @@ fn make_missing(path: &Path, mode: u32, with_parents: bool) -> io::Result<NewDir
 }
 
 impl NewDirectories {
-    /// Whether the call made no directory.
+    /// Whether no directory was made.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.made.is_empty()

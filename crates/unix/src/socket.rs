@@ -117,8 +117,8 @@ impl<S: Bind> BoundSocket<S> {
     /// thread may call this function.
     ///
     /// # Errors
-    /// A sentence: a program has the socket open, a file that is no socket has the name, or the
-    /// system's error.
+    /// A sentence, for example: a program has the socket open, a file that is no socket has the
+    /// name, or the system's error.
     pub fn bind(path: &Path, owner: Owner, notifier: &Notifier) -> Result<Self, String> {
         let shown = path.display();
         let failed = |error: io::Error| format!("{shown}: {error}");
