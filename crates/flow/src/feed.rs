@@ -24,7 +24,7 @@ use crate::sync::{AtomicU64, Ordering::SeqCst, SharedValue};
 /// The value of [`Feed::held`] if producers wait for no listener.
 const FREE: u64 = u64::MAX;
 
-/// A bounded ring of events: see the module documentation. All loads and stores of numbers are
+/// A bounded ring of events: see the module documentation. All accesses to `end` and `held` are
 /// sequentially consistent. The recorder does not access a feed for each packet, so a weaker order
 /// would save little time.
 #[derive(Debug)]

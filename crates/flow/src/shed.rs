@@ -31,8 +31,8 @@ pub struct Cutoff {
     /// Bytes of payload for each direction. A packet is kept if its direction sent fewer bytes
     /// before this packet.
     pub bytes: u64,
-    /// Time without a packet in either direction, ns, at least 1. After this time the flow is kept
-    /// from its beginning again.
+    /// Time without a packet in either direction, ns, at least 1. After this time the bytes of both
+    /// directions count from 0 again.
     pub refill_ns: i64,
 }
 
@@ -186,8 +186,8 @@ impl ShedderConfig {
 /// For tail early drop and shunts a flow begins again after 60 s without a packet. The limit begins
 /// again together with the flow's cutoff, or after 60 s if the flow has no cutoff.
 ///
-/// If the table drops a flow to make room for another one, the flow is kept from its beginning
-/// again.
+/// If the table drops a flow to make room for another flow, the next packet of the dropped flow
+/// begins a new flow.
 #[derive(Debug)]
 pub struct Shedder {
     config: ShedderConfig,
