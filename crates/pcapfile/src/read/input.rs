@@ -10,10 +10,10 @@ use zstd::stream::read::Decoder as ZstdDecoder;
 
 use crate::Compression;
 
-/// Number of compressed bytes that are read from the input stream at a time. One call of
+/// Maximum number of compressed bytes that are read from the input stream at a time. One call of
 /// [`DecompressedInput::read`] goes on over compressed data without content, such as empty gzip
-/// members. Only the input stream can end such a call early. The call reads from the input stream
-/// again after each [`COMPRESSED_BYTES`].
+/// members, until the input stream ends or returns an error. The call reads from the input stream
+/// again after at most [`COMPRESSED_BYTES`].
 const COMPRESSED_BYTES: usize = 32 << 10;
 
 /// Number of first bytes that identify the compression.

@@ -223,7 +223,7 @@ impl<R: Read> CaptureReader<R> {
         self.buffer.memory()
     }
 
-    /// The burst that the last [`CaptureReader::fill`] lent, in file order.
+    /// The lent burst, in file order.
     pub fn records(&self) -> &[RecordMeta] {
         &self.records[..self.lent]
     }
@@ -257,7 +257,7 @@ impl<R: Read> CaptureReader<R> {
     }
 
     /// Offset of the captured bytes of a record in the capture data, decompressed if it is
-    /// compressed. The record is from the last [`CaptureReader::fill`] or [`CaptureReader::next`].
+    /// compressed. The record must be from the lent burst.
     pub fn data_offset(&self, record: &RecordMeta) -> u64 {
         self.offset() - self.buffer.position().start as u64 + record.offset as u64
     }

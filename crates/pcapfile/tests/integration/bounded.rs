@@ -1,5 +1,5 @@
-//! Files with very many interfaces, endless blocks or huge blocks. The reader's memory must stay
-//! bounded, and with `poll` the caller decides how long to read.
+//! Files with very many interfaces or a huge block, and endless streams of blocks. The kept names
+//! must stay bounded, and with `poll` the caller decides how long to read.
 
 use std::{
     io::{self, Read},
