@@ -164,8 +164,8 @@ fn alert(line: EveLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
 
 /// Whether packets of this source were on the wire, alone or inside another packet.
 ///
-/// `true`, for example, for `wire/pcap`, `gre tunnel` and `vxlan encapsulation`. `false` for
-/// `defrag`, `stream (flow timeout)`, `ffr shutdown` and `capture timeout`.
+/// `true`, for example, for `wire/pcap`, `gre tunnel` and `vxlan encapsulation`. `false`, for
+/// example, for `defrag`, `stream (flow timeout)` and `capture timeout flush`.
 fn is_on_wire(source: &str) -> bool {
     source.starts_with("wire") || source.ends_with("tunnel") || source.ends_with("encapsulation")
 }
