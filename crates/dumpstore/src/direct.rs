@@ -1,8 +1,8 @@
 //! A file of the system whose large writes bypass the page cache (`O_DIRECT`, open(2)).
 //!
-//! Writing through the page cache costs more CPU time than the disk's own work, and evicts data
-//! that other programs read. A direct write needs an address in memory, an offset in the file and a
-//! length that are all multiples of 4 KiB.
+//! Writing through the page cache costs CPU time, and evicts data that other programs read. Here a
+//! direct write has an address in memory, an offset in the file and a length that are all multiples
+//! of 4 KiB.
 //!
 //! So a large write is direct if its address and its offset have the same remainder
 //! ([`is_in_phase`]). The bytes before the first multiple of 4 KiB and after the last one are
@@ -23,8 +23,8 @@ use rustix::{
 
 use crate::disk::DiskFile;
 
-/// Alignment of memory, file offsets and lengths for direct writes: the largest block size of
-/// disks, and the page size.
+/// Alignment of memory, file offsets and lengths for direct writes, bytes. Disks usually have
+/// blocks of 512 or 4,096 bytes.
 pub const UNIT: usize = 4096;
 /// A write goes through the page cache if its whole pages have fewer bytes than this.
 pub const DIRECT_BYTES_MIN: usize = 64 * 1024;
@@ -46,7 +46,7 @@ impl SystemFile {
         }
     }
 
-    /// Whether the file system accepts direct writes.
+    /// Whether the file system accepts the flag `O_DIRECT`.
     pub fn goes_directly(&self) -> bool {
         let is_taken = fcntl_setfl(&self.file, OFlags::DIRECT).is_ok();
         is_taken && fcntl_setfl(&self.file, OFlags::empty()).is_ok()
@@ -147,7 +147,8 @@ mod tests {
     fn what_is_written_is_there_wherever_it_begins_and_ends() {
         let seed = fastrand::u64(..);
         let mut rng = fastrand::Rng::with_seed(seed);
-        // In the source folder: the system's directory for temporary files may be a tmpfs.
+        // The source folder, because the system's directory for temporary files may be a tmpfs, and
+        // a tmpfs.
         for folder in [env!("CARGO_MANIFEST_DIR"), "/dev/shm"] {
             let Ok(folder) = tempfile::tempdir_in(folder) else {
                 continue;

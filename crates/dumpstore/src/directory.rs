@@ -39,14 +39,14 @@ struct Naming {
 }
 
 impl DumpDirectory {
-    /// Makes the directory and its parents (0750) if they are missing. As a trial, makes and
-    /// removes a file.
+    /// Makes the directory and its parents (0750, less the umask) if they are missing. As a trial,
+    /// makes and removes a file.
     ///
     /// If the process runs as root through sudo, new files belong to the calling user (`SUDO_UID`,
     /// `SUDO_GID`).
     ///
     /// # Errors
-    /// The system refused to make the directory or the file.
+    /// The system refused to make the directory, or to make or remove the file.
     pub fn open(path: &Path) -> io::Result<Self> {
         let owner = sudo_caller();
         let disk = SystemDisk { owner };

@@ -34,7 +34,8 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Whether this name exists. Follows a link.
     fn exists(&self, path: &Path) -> bool;
 
-    /// Makes a directory of mode 0750, unless it exists. A link to a directory is an error.
+    /// Makes a directory of mode 0750, less the umask, unless it exists. A link to a directory is
+    /// an error.
     fn make_directory(&self, path: &Path) -> io::Result<()>;
 
     /// Renames a file, and replaces a file with the name `to`.

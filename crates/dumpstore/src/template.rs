@@ -15,14 +15,14 @@ const STEM_BYTES: usize = 190;
 /// |---|---|
 /// | `{time}` | the trigger's time, UTC: `20261120T191503.123456789Z` |
 /// | `{date}` | the day of the trigger: `20261120` |
-/// | `{number}` | the number of the dump in its recorder, at least 4 digits |
-/// | `{rule}` | the trigger expression, or `manual` |
+/// | `{number}` | the number of the dump, higher once a name was taken, at least 4 digits |
+/// | `{rule}` | [`NameFacts::rule`] |
 /// | `{interface}` | the interface of the trigger packet, or `any` |
 /// | `{host}` | the name of this system |
 ///
-/// Each run of other characters in a value becomes one `-`. Names are cut at 190 bytes. Names need
-/// not be unique: if a name is taken, the next `{number}` is tried, or `-2`, `-3` and so on are
-/// appended.
+/// Each run of other characters in a value becomes at most one `-`. Names are cut at 190 bytes.
+/// Names need not be unique: if a name is taken, the next `{number}` is tried, or `-2`, `-3` and so
+/// on are appended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameTemplate(Vec<TemplatePiece>);
 
@@ -42,9 +42,11 @@ enum TemplatePiece {
 pub struct NameFacts {
     /// Stamp of the trigger, ns since the epoch.
     pub trigger_ns: i64,
-    /// The trigger expression, or `manual`.
+    /// The expression of the trigger rule, the name of the script or module, `alert` or `manual`.
+    /// If a command triggered a rule, the name of the rule.
     pub rule: String,
-    /// Interface of the trigger packet. `None` for a trigger by hand.
+    /// Interface of the trigger packet. `None` for a trigger without a packet: a command or an
+    /// alert.
     pub interface: Option<String>,
 }
 
@@ -93,8 +95,8 @@ impl NameTemplate {
         Ok(Self(pieces))
     }
 
-    /// A name without extension. `again` is the number of names that were already taken. Each try
-    /// has a different `number`.
+    /// A name without extension. `again` is 0 for the first name of a dump, and larger for each
+    /// further name, which also needs another `number`.
     pub fn stem(&self, facts: &NameFacts, host: &str, number: u64, again: u64) -> String {
         let mut stem = String::new();
         for piece in &self.0 {
@@ -137,8 +139,8 @@ impl Default for NameTemplate {
 /// Length of the date `20261120`, with which a stamp begins.
 const DATE_BYTES: usize = 8;
 
-/// A text reduced to `[A-Za-z0-9._-]`: each run of other characters becomes one `-`. Cut at 64
-/// bytes, without `-` and `.` at the ends. `empty` if nothing is left.
+/// A text reduced to `[A-Za-z0-9._-]`: each run of other characters becomes at most one `-`. Cut at
+/// 64 bytes, without `-` and `.` at the ends. `empty` if nothing is left.
 fn part(text: &str, empty: &str) -> String {
     let mut part = String::new();
     for c in text.chars() {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 ///
 /// The size of a number determines its unit:
 ///
-/// - below 10¹¹: seconds (to the year 5138)
+/// - below 10¹¹: seconds
 /// - below 10¹⁴: milliseconds (from 1973 on)
 /// - below 10¹⁷: microseconds (from 1973 on)
 /// - otherwise: nanoseconds (from 1973 on)

@@ -19,9 +19,9 @@ use crate::{
     time::rfc3339,
 };
 
-/// A real file system of 8 MiB, of which another program fills almost half while dumps are written.
-/// Older dumps are deleted for new dumps. A last write, which is larger than the file system,
-/// deletes all dumps except the held dump.
+/// A real file system of 8 MiB, of which another program takes up to 3.6 MB while dumps are
+/// written. Older dumps are deleted for new dumps. A last write, which is larger than the file
+/// system, deletes all dumps except the held dump.
 #[test]
 fn a_full_file_system_makes_room_beside_another_writer() {
     let folder = tempfile::tempdir().unwrap();
@@ -44,7 +44,7 @@ fn a_full_file_system_makes_room_beside_another_writer() {
     let (mut written, mut foreign) = (0, 0);
     let chunk = vec![1; 1 << 20];
     for number in 1..200_u32 {
-        // The other program takes space until it has almost half of the file system.
+        // The other program writes four files. A file is cut if the file system is full.
         if number % 10 == 0 && foreign < 4 {
             fs::write(
                 folder.path().join(format!("foreign-{foreign}")),

@@ -23,14 +23,14 @@ use crate::{directory::DumpDirectory, lock, time::rfc3339};
 use retroscope_capture::clock::Clock;
 use serde_json::Value;
 
-/// Interval between two readings of the file system's free space, if some must stay free.
+/// Maximum time between two readings of the file system's free space, if some must stay free.
 const ROOM_EVERY: Duration = Duration::from_secs(1);
 /// Interval between two listings of the directory, which find changes by other programs. If no
 /// space must stay free, the dump-keeper also wakes at this interval to check the limits. This is
 /// also the pause after a failed deletion.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// How long the writer of a dump waits for room on a full disk. The first listing of a large
-/// directory takes seconds.
+/// How long the writer of a dump waits for one answer of the dump-keeper about room on a full disk.
+/// The first listing of a large directory can take seconds.
 const ROOM_WAIT: Duration = Duration::from_secs(30);
 /// Least room to make when a file system is full, in bytes, but no more than a hundredth of the
 /// file system.
@@ -64,9 +64,10 @@ pub(super) type UnfinishedDumps = BTreeMap<String, UnfinishedDump>;
 pub struct UnfinishedDump {
     /// The number of the dump, from 1.
     pub number: u64,
-    /// The trigger expression, or `manual`.
+    /// The expression of the trigger rule, the name of the script or module, `alert` or `manual`.
+    /// If a command triggered a rule, the name of the rule.
     pub rule: String,
-    /// The name of the rule. `None` if the rule has no name.
+    /// The name of the rule. `None` for a dump by hand or of an IDS alert.
     pub rule_name: Option<String>,
     /// Stamp of the trigger, ns since the epoch.
     pub trigger_ns: i64,
@@ -138,8 +139,8 @@ impl KeeperHandle {
         self.requests.push(KeeperRequest::Rules(rules));
     }
 
-    /// Makes room on a full file system. Deletes dumps if some space must stay free, and returns
-    /// whether a dump was deleted. Returns `false` if no answer arrives in time.
+    /// Makes room on a full file system, if [`KeeperConfig::min_free`] is set. Returns whether a
+    /// dump was deleted. Returns `false` if no answer arrives in time.
     pub fn make_room(&self, bytes: u64) -> bool {
         self.make_room_within(bytes, ROOM_WAIT)
     }

@@ -1,4 +1,5 @@
-//! The list of finished dumps. A refresh reads a sidecar again only if the sidecar changed.
+//! The list of finished dumps. A refresh reads the sidecar of a listed dump again only if the
+//! sidecar changed.
 
 use std::{
     collections::BTreeMap,

@@ -2,9 +2,9 @@
 //!
 //! A dump is identified by its sidecar, `STEM.json`, which lists its files. Each listed file, if it
 //! exists, must be a plain file next to the sidecar. Its name must begin with `STEM.` and end like
-//! a capture. A complete file must have the size in the sidecar. In a subdirectory, where `into`
-//! puts dumps, sidecars must name that subdirectory. So a sidecar cannot make other files of the
-//! system part of a dump.
+//! a capture. A file with a digest must have the size in the sidecar. In a subdirectory, where
+//! `into` puts dumps, sidecars must name that subdirectory. So a sidecar cannot make other files of
+//! the system part of a dump.
 //!
 //! An empty file `STEM.hold` holds a dump: a held dump is not deleted.
 
@@ -58,14 +58,14 @@ pub trait StoreListener: fmt::Debug + Send + Sync {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// No packet is known to be missing. If the start or end of the recording, or a limit of the
-    /// dump, cuts the window, the dump is complete, and `clipped`. A dump that a limit ended has
-    /// all matching packets that were read up to its last packet.
+    /// No packet is known to be missing. If the start or end of the recording, the end of the flow,
+    /// or a limit of the dump cuts the window, the dump is complete, and `clipped`. A dump that a
+    /// limit ended has all matching packets that were read up to its last packet.
     Complete,
     /// Something is missing; `missing` says what, when and why.
     Incomplete,
-    /// The file could not be written; the bytes written before the error stay under its `.part`
-    /// name.
+    /// A file could not be written, or the recording was aborted. The bytes written before usually
+    /// stay under a `.part` name.
     Failed,
 }
 
@@ -95,9 +95,9 @@ pub struct StoredDump {
     pub is_open: bool,
     /// The dump is held: it is not deleted.
     pub is_held: bool,
-    /// The trigger expression, or `manual`.
+    /// The `rule` of its report, for example the trigger expression or `manual`.
     pub rule: String,
-    /// The name of the rule. `None` for dumps by hand and of alerts.
+    /// The name of the rule. `None` for dumps by hand and of IDS alerts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule_name: Option<String>,
     /// Time of the trigger, RFC 3339, as in the report.
@@ -131,7 +131,8 @@ pub struct StoredFile {
     pub name: String,
     /// Length in bytes. For an open dump: bytes that contain whole packets now.
     pub bytes: u64,
-    /// SHA-256 digest in lower-case hexadecimal digits. `None` if the file is not complete.
+    /// SHA-256 digest in lower-case hexadecimal digits. `None` if the file is not complete, or if
+    /// the recorder computed no digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }
@@ -224,7 +225,7 @@ pub enum WhyDeleted {
 pub struct DeletedDump {
     /// See [`StoredDump::id`].
     pub id: String,
-    /// The trigger expression, or `manual`.
+    /// The `rule` of its report, for example the trigger expression or `manual`.
     pub rule: String,
     /// Bytes of its files.
     pub bytes: u64,
@@ -371,7 +372,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Whether a name is `STEM.END`, `STEM.linktypeN.END` or, if that was taken,
-/// `STEM.M.linktypeN.END`. Excludes files of a longer stem.
+/// `STEM.M.linktypeN.END`. `STEM-2.END` and `STEM.2.END` belong to other stems.
 fn is_capture_of(stem: &str, name: &str) -> bool {
     let rest = name.strip_prefix(stem).filter(|_| is_name(name));
     let between = |rest: &str| {

@@ -16,9 +16,10 @@ pub struct Retention {
 /// Retention limits of one rule's dumps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleRetention {
-    /// The limits on its dumps.
+    /// The limits on the dumps of the rule.
     pub keep: RetentionLimit,
-    /// The trigger expression of its dumps. `None`: dumps of any expression under this name count.
+    /// The trigger expression of these dumps. `None`: dumps of any expression under the rule's name
+    /// count.
     pub expression: Option<String>,
 }
 

@@ -173,7 +173,8 @@ fn room_is_made_before_deletions_that_wait() {
     };
     let first = delete(1);
     hanging.gate.wait_for_one();
-    // These requests delete all dumps, so nothing is left for later requests.
+    // These requests delete all dumps. A request for room that is served after these requests finds
+    // nothing to delete.
     let others: Vec<_> = (0..QUESTIONS_MAX).map(|n| delete(1 + n % 8)).collect();
     let deadline = Instant::now() + WAIT;
     let wait_for = |count, is_over: &dyn Fn() -> bool| {

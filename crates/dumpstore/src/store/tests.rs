@@ -385,7 +385,7 @@ fn a_copy_that_goes_in_the_end_costs_no_dump() {
     second.set_bytes(900);
     bench.keeping.keep();
     assert_eq!(bench.news(), (vec![], vec![]));
-    // Another program fills the disk, so the bytes of the smaller copy no longer suffice.
+    // Another program takes 600 bytes, so the bytes of the smaller copy no longer suffice.
     put(&disk, "dumps/foreign", &[3; 600]);
     bench.pass(1);
     bench.keeping.keep();
