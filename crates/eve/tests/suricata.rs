@@ -67,9 +67,9 @@ fn read_line(text: &str) -> (Key, Line) {
 /// The Community ID according to the specification, if `id` differs from it in one of Suricata's
 /// ways. Otherwise `None`.
 ///
-/// Suricata also hashes two ports for protocols without ports. Both are 0, or the first is the low
-/// half of ESP's security parameters index. For an ICMPv6 message without a reply Suricata hashes
-/// the type and 0 instead of type and code, with the smaller address first.
+/// For ESP and IPv6 in IP, Suricata also hashes two ports. Both are 0, or the first is the low half
+/// of ESP's security parameters index. For an ICMPv6 message without a reply Suricata hashes the
+/// type and 0 instead of type and code, with the smaller address first.
 fn regular_id(line: &Value, id: &str) -> Option<String> {
     let byte = |name: &str| u8::try_from(line[name].as_u64()?).ok();
     let [src, dst] = ["src_ip", "dest_ip"].map(|name| line[name].as_str().unwrap());
