@@ -1,5 +1,5 @@
 //! Checks that reading any bytes gives records and an end or an error, the same whatever the size
-//! of each read.
+//! of each read. Only the number of records before the damage of a compressed file may differ.
 
 use std::io::{self, Read};
 
@@ -9,7 +9,7 @@ use retroscope_pcapfile::{CaptureReader, ReadError, RecordMeta};
 /// Maximum number of records that are read, because compressed bytes can contain very many.
 const RECORDS_MAX: usize = 2000;
 
-/// First bytes of compressed files: gzip, zstd.
+/// First bytes of compressed files: gzip, and zstd without a skippable frame in front.
 const COMPRESSED: [&[u8]; 2] = [b"\x1f\x8b", b"\x28\xb5\x2f\xfd"];
 
 /// Input: the file.

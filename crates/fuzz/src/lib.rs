@@ -8,10 +8,10 @@
 //!
 //! Each target checks a promise:
 //!
-//! - [`translator()`]: a program returns the same in the interpreter, as machine code, and in
+//! - [`translator()`]: the interpreter, machine code and libpcap's `bpf_filter` agree about which
+//!   packets a program keeps.
+//! - [`joint()`]: programs that run as one function keep the same packets as each alone in
 //!   libpcap's `bpf_filter`.
-//! - [`joint()`]: programs that run as one function return the same as each alone in libpcap's
-//!   `bpf_filter`.
 //! - [`templates()`]: any text is an expression or an error with a position. All ways to evaluate
 //!   an expression agree.
 //! - [`payload()`]: payload terms agree with a naive search. A truncated packet has a prefix of the

@@ -8,8 +8,7 @@ use retroscope_filter::{
 };
 use retroscope_packet::{LinkType, parse};
 
-/// Maximum length of a text, bytes. Longer texts find nothing more, and libpcap takes seconds for
-/// some.
+/// Maximum length of a text, bytes. libpcap takes seconds for some longer texts.
 const TEXT_BYTES_MAX: usize = 400;
 /// Words that libpcap knows. Except numbers and our variables, the target passes no other words to
 /// libpcap, because libpcap would look them up as names in the system and in the network.
