@@ -15,9 +15,9 @@ impl LinkType {
     pub const ETHERNET: Self = Self(1);
     /// PPP, with HDLC-like framing or without.
     pub const PPP: Self = Self(9);
-    /// Raw IP as FreeBSD's and Linux's old `DLT_RAW` value, seen in files.
+    /// Raw IP: the value of `DLT_RAW` on most systems, seen in files.
     pub const RAW_BSD: Self = Self(12);
-    /// Raw IP as OpenBSD's `DLT_RAW` value, seen in files.
+    /// Raw IP: the value of `DLT_RAW` on OpenBSD, seen in files.
     pub const RAW_OPENBSD: Self = Self(14);
     /// PPP over serial lines: HDLC-like framing, or Cisco's.
     pub const PPP_SERIAL: Self = Self(50);

@@ -1,7 +1,7 @@
 //! A one-line description of a frame for human readers.
 //!
-//! The format is close to tcpdump's output without name resolution. It shows the headers that this
-//! crate parses and ARP messages, no application data.
+//! The format is close to tcpdump's output without name resolution. A line shows facts of headers
+//! and ARP messages, but no application data.
 
 use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr};

@@ -34,9 +34,9 @@ pub struct InnerPacket<'d> {
     pub data: &'d [u8],
 }
 
-/// Calls `visit` with each candidate for a packet inside a frame, outer before inner, until `visit`
-/// returns `true`. Returns whether `visit` returned `true`. `parsed` are the headers of the frame
-/// `data`.
+/// Calls `visit` with each candidate for an IP packet inside a frame, outer before inner, until
+/// `visit` returns `true`. Returns whether `visit` returned `true`. `parsed` are the headers of the
+/// frame `data`.
 ///
 /// The search enters GRE (with IP, Ethernet, ERSPAN or PPP inside) and IP in IP. Over UDP it tries
 /// VXLAN, Geneve and Teredo, whatever the ports. A UDP payload does not say which tunnel it belongs

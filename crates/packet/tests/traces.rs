@@ -181,7 +181,8 @@ fn from_hex(id: &str) -> String {
     format!("1:{}", STANDARD.encode(bytes))
 }
 
-/// Fails unless each fact of `short` is also a fact of `whole`.
+/// Fails unless the facts of `short` are also facts of `whole`. Does not compare the offsets of the
+/// IP and transport headers.
 fn assert_fewer_facts(short: &Parsed, whole: &Parsed, context: &dyn Fn() -> String) {
     macro_rules! same_or_unknown {
         ($($short:expr, $whole:expr;)*) => {

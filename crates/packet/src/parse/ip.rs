@@ -10,8 +10,8 @@ use crate::proto::{
 };
 use crate::{Fragment, Icmp, Ip, Parsed, Ports};
 
-/// Maximum number of extension headers; a longer chain counts as malformed. Real packets have at
-/// most four or five extension headers, libpcap's own test capture has a hundred.
+/// Maximum number of extension headers; a longer chain counts as malformed. Real packets usually
+/// have at most four or five extension headers.
 const CHAIN_MAX: usize = 128;
 
 /// Bytes of the fixed IPv6 header.
