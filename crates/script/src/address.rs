@@ -16,7 +16,7 @@ pub type AddressPair = [IpAddr; 2];
 pub struct PairJoin {
     /// The pair whose shard gets the packets of `pair`.
     pub to: AddressPair,
-    /// The pair whose packets change the shard.
+    /// The pair whose packets move to the shard of `to`.
     pub pair: AddressPair,
 }
 
@@ -25,7 +25,8 @@ pub struct PairJoin {
 pub(crate) enum PairError {
     /// The script uses `join` wrongly, so the call raises an error.
     Misuse(String),
-    /// A text is no address. The text may be from a packet, so the call only returns this reason.
+    /// A text is no address, or the two addresses differ in their IP version. The text may be from
+    /// a packet, so the call only returns this reason.
     Text(String),
 }
 

@@ -63,10 +63,10 @@ pub enum ScriptError {
         /// The type of the returned value.
         found: String,
     },
-    /// The script raised an error. Most often it used a value that a packet does not have.
+    /// The script raised an error, for example because it used a value that a packet does not have.
     #[error("{message}")]
     Failed {
-        /// Name, line, and Lua's message.
+        /// Name, line if it is known, and Lua's message.
         message: String,
     },
     /// One call exceeded its time budget.

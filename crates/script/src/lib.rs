@@ -37,10 +37,10 @@
 //!
 //! # Trust
 //! Scripts are trusted: the person who starts the program chooses them. The sandbox keeps their
-//! mistakes, and the packets that they see, away from the process's memory and from the system.
-//! User code sees no FFI, no pointer, no byte code, no file, and no other environment
-//! (`prelude.lua`). The sandbox is not meant for scripts of unknown authors: LuaJIT makes no such
-//! promise.
+//! mistakes, and the packets that they see, away from the process's memory and from the system. In
+//! the sandbox, user code sees no FFI, no pointer, no byte code, no file, and no other environment
+//! (`prelude.lua`). A script that is `trusted` runs without the sandbox ([`Script::new`]). The
+//! sandbox is not meant for scripts of unknown authors: LuaJIT makes no such promise.
 //!
 //! This crate does **not** know the ring, the threads of the recorder, or clocks. It starts one
 //! thread for each Lua state, which limits the time of calls into this state (`watchdog.rs`).

@@ -237,7 +237,8 @@ impl LuaRuntime {
         let joining = env.raw_get::<Value>("partition").map_err(setup)?;
         let returned = judge.result(watchdog.watch(|| chunk.call::<Value>(())))?;
         let mut partition = env.raw_get::<Value>("partition").map_err(setup)?;
-        // The file declares the partition in the global that has `join` before and afterwards.
+        // The global `partition` is the table with `join`, until the file declares its partition in
+        // the same global. After the file ran, the table is put back.
         if script.joins() {
             if partition == joining {
                 partition = Value::Nil;

@@ -2,7 +2,8 @@
 //!
 //! The file returns a table of functions and settings ([`LuaModule::new`]). The states of flows are
 //! in memory that Rust owns. Lua sees only the state of the current flow, through checked accessors
-//! (`module.lua`). A batch is one call, or two calls if the module makes the keys.
+//! (`module.lua`). One call handles up to [`MANY`] packets. If the module makes the keys, another
+//! call precedes it.
 
 use std::{cell::Cell, ptr, time::Duration};
 

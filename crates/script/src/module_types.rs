@@ -91,7 +91,7 @@ pub struct ModuleDumpRequest {
     pub filter: Option<String>,
 }
 
-/// The packets that one instance of a module must see, all of them and in order.
+/// The packets that one instance of a script or module must see, all of them and in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Partition {
     /// All packets, as the file says.

@@ -259,8 +259,7 @@ const CHECKED_TWICE: &str = "
     end
     return m";
 
-/// The module decides when flows end, even if their time-outs have passed. The runner reports the
-/// ends of flows with a requested dump.
+/// The module decides when flows end. The runner reports the ends of flows with a requested dump.
 #[test]
 fn a_module_that_checks_says_when_flows_are_over() {
     let mut runner = runner(CHECKED_TWICE, &TrackerConfig::default());

@@ -294,7 +294,8 @@ fn pairs_are_joined_by_text_of_addresses() {
         "false\t'10.0.0.1:5' is not an IP address",
     ];
     assert_eq!(script.take_notes()[..3], reasons);
-    // A call before the first packet is kept, and so are 1024 calls of a batch.
+    // 1,024 calls are kept until they are taken, the call before the first packet included. The
+    // next call returns false.
     let many = "local function join() return partition.join({ '::', '::' }, { '::', '::' }) end
         join()
         return function(pkt) return not join() end";
@@ -329,7 +330,8 @@ fn what_joins_wrongly_fails_with_the_reason() {
         );
         assert_eq!(fault, expected);
     }
-    // The global has `join` only if the text names it, and a file may declare other values.
+    // A script without `partition.join` in its text has no global `partition`. A script that
+    // declares an invalid partition gets an error, also if its text contains `partition.join`.
     assert!(holds("partition == nil"));
     let script = Script::new(
         "test.lua",

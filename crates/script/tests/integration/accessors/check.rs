@@ -24,7 +24,7 @@ const LINK_TYPES: [LinkType; 8] = [
 ];
 
 /// A script with nearly all accessors, a script with accessors that use few headers, for which less
-/// is parsed, and a script that does not name its accessors.
+/// is parsed, and a script that computes the names of its accessors.
 const SCRIPTS: [&str; 3] = [
     include_str!("show.lua"),
     // Some of the accessors in the third and fourth `print` of `show.lua`.
@@ -33,7 +33,8 @@ const SCRIPTS: [&str; 3] = [
         print(pkt:src_port(), pkt:dst_port(), pkt:has_port(80), pkt:tcp_flags())
         return true
     end",
-    // Accessors whose names the script's text does not contain.
+    // The text contains the names of two accessors, `to` and `len`. The facts that only the other
+    // accessors need are requested when these are called.
     "return function(pkt)
         print(pkt['i' .. 'p'](pkt), pkt['pro' .. 'to'](pkt), pkt['sr' .. 'c'](pkt))
         print(pkt['le' .. 'n'](pkt), pkt['wire_' .. 'len'](pkt))
