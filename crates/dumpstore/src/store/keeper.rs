@@ -23,7 +23,7 @@ use crate::{directory::DumpDirectory, lock, time::rfc3339};
 use retroscope_capture::clock::Clock;
 use serde_json::Value;
 
-/// Maximum time between two readings of the file system's free space, if some must stay free.
+/// Interval at which the dump-keeper wakes without a request, if some space must stay free.
 const ROOM_EVERY: Duration = Duration::from_secs(1);
 /// Interval between two listings of the directory, which find changes by other programs. If no
 /// space must stay free, the dump-keeper also wakes at this interval to check the limits. This is
