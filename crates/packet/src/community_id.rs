@@ -1,5 +1,5 @@
-//! Community ID, version 1: the flow identifier that Suricata, Zeek and other tools print. The
-//! recorder uses the identifier to find the packets of an alert. Corelight's [Community ID Flow
+//! Community ID, version 1: the flow identifier that Suricata, Zeek and other tools print. Queries
+//! and alerts can name a flow by this identifier. Corelight's [Community ID Flow
 //! Hashing](https://github.com/corelight/community-id-spec) defines the identifier.
 
 use std::net::IpAddr;
