@@ -376,8 +376,7 @@ impl Machine {
     }
 
     /// Calls the dump function with a trigger packet. The derived predicate can keep a copy of the
-    /// packet.
-    /// `None` if the script is disabled, or if this call fails and disables the script.
+    /// packet. `None` if the script is disabled, or if this call fails and disables the script.
     pub fn derive(&mut self, trigger: &ScriptPacket<'_>) -> Option<DerivedDump> {
         if self.fault.is_some() {
             return None;

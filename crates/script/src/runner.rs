@@ -45,8 +45,8 @@ pub struct ModuleCounts {
     pub packets: u64,
     /// Packets without a flow, which the module did not handle.
     pub unattributed: u64,
-    /// Packets that the module did not handle, because their batch failed, or because the module is
-    /// disabled.
+    /// Packets that the module did not handle, because the call with these packets failed, or
+    /// because the module is disabled.
     pub lost: u64,
     /// Flows that began.
     #[serde(rename = "started")]
@@ -411,8 +411,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Ends the flows that have timed out by `now_ns`, before the packet with index `at`, and lets
-    /// the module check flows.
+    /// Before the packet with index `at`: ends flows that have timed out by `now_ns`
+    /// ([`FlowTable::expire`]), and lets the module check flows.
     #[cold]
     fn look_through(&mut self, now_ns: i64, at: usize) {
         if now_ns >= self.look_ns {
