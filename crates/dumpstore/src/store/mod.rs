@@ -2,9 +2,9 @@
 //!
 //! A dump is identified by its sidecar, `STEM.json`, which lists its files. Each listed file, if it
 //! exists, must be a plain file next to the sidecar. Its name must begin with `STEM.` and end like
-//! a capture. A file with a digest must have the size in the sidecar. In a subdirectory, where
-//! `into` puts dumps, sidecars must name that subdirectory. So a sidecar cannot make other files of
-//! the system part of a dump.
+//! a capture, and it must have the size in the sidecar. In a subdirectory, where `into` puts dumps,
+//! sidecars must name that subdirectory. So a sidecar cannot make other files of the system part of
+//! a dump.
 //!
 //! An empty file `STEM.hold` holds a dump: a held dump is not deleted.
 

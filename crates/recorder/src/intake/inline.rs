@@ -6,7 +6,7 @@
 //! longer than trying a filter. Otherwise the shard reads the ring, which is the long queue. The
 //! unanalyzed packets of the ring are the *backlog*. While there is a backlog, the inserter neither
 //! sleeps nor waits in poll(2). While it analyzes, it asks the source for more packets about every
-//! 50 µs, but not before the current packet is analyzed.
+//! 50 µs, but not before the current group of at most 64 packets is analyzed.
 //!
 //! The ring may overwrite packets of the backlog, as for any reader; these packets are counted as
 //! missed. The inserter loses packets at the source only if storing alone is too slow. A source

@@ -52,7 +52,7 @@ pub(crate) struct AnalysisResources {
     pub(crate) cpus: usize,
     /// Threads that analyze the packets that inserters do not analyze.
     pub(crate) threads: usize,
-    /// Live queues; each has an inserter.
+    /// Inserters that may analyze, each of one live queue.
     pub(crate) inserters: usize,
     /// Bytes of the ring.
     pub(crate) ring_bytes: u64,

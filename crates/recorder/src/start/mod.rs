@@ -299,16 +299,18 @@ impl OpenedRecorder {
         let rules = Rules::new(mode(config.offline), Arc::clone(&self.native));
         let history = |goal| Arc::new(History::new(duration_ns(goal), ring, self.producers));
         let also = (shunts, goal.is_some());
+        // One inserter sheds the packets of all files.
+        let sheddings = if live { self.queues.max(1) } else { 1 };
         Some(SheddingConfig {
             cutoffs: Arc::new(Cutoffs::new(of_flows, tail_drop, also)),
             marks: Arc::new(Marks::new(live, rules)),
             shunts,
-            flows_max: SHED_FLOWS_MAX.div_ceil(self.queues.max(1)),
+            flows_max: SHED_FLOWS_MAX.div_ceil(sheddings),
             tail_drop,
             history: goal.map(history),
             // `Planned::wire` adds the readers.
             readers: Vec::new(),
-            ring_bytes: ring.bytes() / self.queues.max(1) as u64,
+            ring_bytes: ring.bytes() / self.producers.max(1) as u64,
         })
     }
 }

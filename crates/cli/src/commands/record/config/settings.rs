@@ -85,7 +85,8 @@ settings! {
             capture_buffer: Option<Parsed<Size>>,
             /// Capture threads for each interface
             ///
-            /// af-xdp has one thread for each receive queue, pcap and `read` have one.
+            /// Without `capture-threads`, af-xdp has one thread for each receive queue. pcap and `read`
+            /// have one.
             rx_threads: Parsed<Number<1, 256>> = "1",
             /// Capture threads for all interfaces together
             ///
