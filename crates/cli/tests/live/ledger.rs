@@ -330,10 +330,6 @@ fn few_threads_record_many_interfaces() {
         &namespace,
         "-i v1 -i q2 -i q3 -i q4 --set capture-threads=2 --ring 128MiB --past 20s --future 100ms --dump '' --trigger 'udp port 60000'",
     );
-    let threads = fs::read_dir(format!("/proc/{}/task", recorder.pid().as_raw_nonzero())).unwrap();
-    let names = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("comm")));
-    let inserters = names.filter(|name| name.as_ref().unwrap().starts_with("inserter-"));
-    assert_eq!(inserters.count(), 2);
     let mut senders = pairs.map(|(outer, _)| Sender::new(&namespace, outer));
     let mut frame = udp(0, 1000, BACKGROUND, &[0; 8]);
     let count = 3000;
@@ -342,6 +338,11 @@ fn few_threads_record_many_interfaces() {
         senders[usize::try_from(number % 3).unwrap()].send(&frame);
     }
     recorder.settle_all(4, count);
+    // Both threads run by now: each has stored packets.
+    let threads = fs::read_dir(format!("/proc/{}/task", recorder.pid().as_raw_nonzero())).unwrap();
+    let names = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("comm")));
+    let inserters = names.filter(|name| name.as_ref().unwrap().starts_with("inserter-"));
+    assert_eq!(inserters.count(), 2);
     let start = Instant::now();
     senders[1].send(&udp(1, 1000, 60000, b"trigger!"));
     recorder.dumps(1);
