@@ -91,7 +91,7 @@ impl Idle {
     }
 }
 
-/// The longest nap of a NIC's queue in any silence. `None`: the queue never sleeps.
+/// The longest nap of a NIC's queue, however long the silence. `None`: the queue never sleeps.
 fn nap_ns(descriptors: u16, megabits: u32) -> Option<i64> {
     if megabits == 0 {
         return None;

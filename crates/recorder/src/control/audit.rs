@@ -67,7 +67,7 @@ pub enum Action {
     LogIn,
     /// A session of the page ended at a client's request; with target `all`: all sessions.
     LogOut,
-    /// A link that logs in to the page once was made.
+    /// A one-time link to log in to the page was made.
     MakeLink,
 }
 

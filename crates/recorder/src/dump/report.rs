@@ -192,7 +192,7 @@ pub struct DumpReport {
     /// Trigger time, ns of ring time.
     #[serde(skip)]
     pub trigger_ns: i64,
-    /// Ring time of the earliest and the latest packet in the file, ns.
+    /// Ring time of the earliest and the latest packet of the dump, ns.
     #[serde(skip)]
     pub span_ns: Option<(i64, i64)>,
     /// The plain captures that were replaced by compressed ones; a sidecar may still list the plain

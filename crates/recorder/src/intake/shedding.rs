@@ -53,7 +53,7 @@ pub(crate) struct History {
     /// End of the period, ns of the monotonic clock. Accesses to `due_ns` and `limit` are
     /// `Relaxed`, because no other access depends on these numbers.
     due_ns: AtomicI64,
-    /// Bytes of each direction that flows keep; `u64::MAX`: no limit.
+    /// Number of bytes of each direction that a flow keeps; `u64::MAX`: no limit.
     limit: AtomicU64,
 }
 
@@ -70,7 +70,7 @@ impl History {
         }
     }
 
-    /// Bytes of each direction that flows keep now; `None`: no limit.
+    /// Number of bytes of each direction that a flow keeps now; `None`: no limit.
     pub(crate) fn limit(&self) -> Option<u64> {
         Some(self.limit.load(Relaxed)).filter(|limit| *limit < u64::MAX)
     }
