@@ -3,7 +3,8 @@
 //!
 //! Two threads share the analyzer, which runs the dumper. The analyzer's thread works while the
 //! inserter stores further packets. Before the inserter overwrites a bucket, or decides whether to
-//! shed a packet whose flow may have a new mark, it does the rest of this work itself. So a trigger finds the same packets in the ring in every run.
+//! shed a packet whose flow may have a new mark, it does the rest of this work itself. So a trigger
+//! finds the same packets in the ring in every run.
 
 use std::{
     sync::{
