@@ -6,6 +6,8 @@
 #
 # Rows go to bench/results.json in cargo's target directory. ROWS selects some: ROWS=ring,limits/raw-insert.
 # UPDATE_DOCS=1 with full or capture: the part of docs/dev/benchmarks.md and docs/dev/plots that it measures is made anew from this run.
+# UPDATE_DOCS=1 with papers: the figures of this run are published in docs/dev/papers, for this kind of machine, and in docs/dev/papers.md.
+# REMARK says what a reader of the figures must know about the run.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -55,8 +57,7 @@ if [ "$what" = capture ] && [ -e "$bench/results.json" ]; then
 fi
 if [ "$what" = papers ] && [ -e "$bench/results.json" ]; then
 	step "drawing"
-	"$program" report --out "$bench" ${UPDATE_DOCS:+--docs docs/dev}
-	[ -z "${UPDATE_DOCS:-}" ] || "$program" report-capture --out "$bench" --docs docs/dev
+	"$program" report --out "$bench" ${UPDATE_DOCS:+--papers docs/dev}
 fi
 [ "$what" = full ] || exit "$failed"
 

@@ -46,6 +46,9 @@ struct Arguments {
     /// Folder of `benchmarks.md`, which a report fills.
     #[arg(long, value_name = "FOLDER")]
     docs: Option<PathBuf>,
+    /// Folder of `papers.md`, to which a report adds the figures of `papers`.
+    #[arg(long, value_name = "FOLDER")]
+    papers: Option<PathBuf>,
     /// Queue of `flow-path`: heap or mrpq.
     #[arg(long, default_value = "mrpq")]
     timers: String,
@@ -97,7 +100,11 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> Result<bool, Failure> {
     let Arguments {
-        what, out, docs, ..
+        what,
+        out,
+        docs,
+        papers,
+        ..
     } = arguments;
     let (command, commands, mut scale) = match what {
         BenchTask::Quick => ("make bench-quick", &[Command::Quick][..], QUICK),
@@ -120,7 +127,8 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
         }
         BenchTask::Compare => return Ok(compare::compare(&out, print)?),
         BenchTask::Report | BenchTask::ReportCapture => {
-            for path in report::report(&out, what == BenchTask::ReportCapture, docs.as_deref())? {
+            let docs = (docs.as_deref(), papers.as_deref());
+            for path in report::report(&out, what == BenchTask::ReportCapture, docs)? {
                 say(&path.display().to_string());
             }
             return Ok(true);
@@ -144,6 +152,9 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
     }
     if arguments.quick {
         fact("quick", "yes".to_owned());
+    }
+    if let Ok(remark) = env::var("REMARK") {
+        fact("remark", remark);
     }
     fact("repetitions", scale.repetitions.to_string());
     if what != BenchTask::Capture {

@@ -1,14 +1,23 @@
 //! Writes docs/dev/papers.md: each figure and table of the papers, and our figures for it.
 //!
 //! The list is `papers.txt`. A line that begins with `#` is a heading. Each other line has the
-//! fields of an [`Entry`]. The figures of a row come from a run, or from the tables of
-//! docs/dev/benchmarks.md ([`published`]), so that nobody copies a figure by hand.
+//! fields of an [`Entry`]. The figures of a row come from runs of `make papers`
+//! ([`PublishedRun`]) and from the tables of docs/dev/benchmarks.md ([`published`]), so that nobody
+//! copies a figure by hand.
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
 
 use crate::{
     machine::Facts,
     report::{END, cell},
     rows::{self, words},
-    session::Row,
+    session::{Row, at, read_json},
 };
 
 /// Headings, and the fields of [`Entry`].
@@ -47,15 +56,94 @@ impl Entry {
     }
 
     /// The cell of our results.
-    fn cell(&self, figure: &dyn Fn(&str) -> Option<String>) -> String {
-        let row = |(label, name)| match figure(name) {
-            Some(figure) => format!("{label}: {figure}{} (`{name}`)", gigabits(name, &figure)),
-            None => format!("{label}: not measured yet, `ROWS={name} {}`", target(name)),
+    fn cell(&self, machines: &[Machine<'_>]) -> String {
+        let figures = |name: &str| {
+            let of_each = machines.iter().filter_map(|machine| {
+                let figure = (machine.figure)(name)?;
+                let letter = Some(machine.letter).filter(|_| machines.len() > 1);
+                let letter = letter.map_or_else(String::new, |letter| format!("{letter} "));
+                let (value, remark) = match figure.split_once(", ") {
+                    Some((value, remark)) => (value, format!(", {remark}")),
+                    None => (figure.as_str(), String::new()),
+                };
+                Some(format!("{letter}{value}{}{remark}", gigabits(name, value)))
+            });
+            of_each.collect::<Vec<_>>()
+        };
+        let row = |(label, name)| match figures(name) {
+            figures if figures.is_empty() => {
+                format!("{label}: not measured yet, `ROWS={name} {}`", target(name))
+            }
+            figures => format!("{label}: {} (`{name}`)", figures.join(", ")),
         };
         let rows = self.rows().map(row);
         let note = Some(self.note.to_owned()).filter(|note| !note.is_empty());
         rows.chain(note).collect::<Vec<_>>().join("; ")
     }
+}
+
+/// A machine with figures.
+struct Machine<'a> {
+    /// Names the machine in cells.
+    letter: char,
+    /// Where the figures come from.
+    origin: String,
+    /// Finds the figure of a row.
+    figure: Box<dyn Fn(&str) -> Option<String> + 'a>,
+}
+
+/// A run of `make papers` whose figures are published, as in docs/dev/papers/: only the rows that
+/// the page names.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct PublishedRun {
+    machine: Facts,
+    rows: Vec<Row>,
+}
+
+impl PublishedRun {
+    /// The name of the file for the runs of this processor with this number of CPUs.
+    fn file_name(&self) -> String {
+        let fact = |name| self.machine.get(name).map_or("", String::as_str);
+        let (model, _) = fact("cpu-model")
+            .split_once(", stepping")
+            .unwrap_or_default();
+        let name = format!("{} {model} {} CPUs", fact("cpu"), fact("cores"));
+        let words = name.split(|c: char| !c.is_ascii_alphanumeric());
+        let words = words.filter(|word| !word.is_empty()).map(str::to_lowercase);
+        format!("{}.json", words.collect::<Vec<_>>().join("-"))
+    }
+}
+
+/// Writes the figures of a run into the folder `papers` of `docs`, instead of those of an earlier
+/// run on the same kind of machine, and the page. Returns the written files.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub(crate) fn publish(docs: &Path, rows: &[Row], facts: &Facts) -> io::Result<[PathBuf; 2]> {
+    let papers = entries();
+    let names = papers.iter().flat_map(|(_, entries)| entries);
+    let names: HashSet<_> = names.flat_map(Entry::rows).map(|(_, name)| name).collect();
+    let rows = rows.iter().filter(|row| names.contains(row.name.as_str()));
+    let run = PublishedRun {
+        machine: facts.clone(),
+        rows: rows.cloned().collect(),
+    };
+    let folder = docs.join("papers");
+    fs::create_dir_all(&folder).map_err(|error| at(&folder, &error))?;
+    let path = folder.join(run.file_name());
+    let text = serde_json::to_string_pretty(&run)? + "\n";
+    fs::write(&path, text).map_err(|error| at(&path, &error))?;
+    Ok([path, write_published(docs)?])
+}
+
+/// Writes the page from benchmarks.md and the published runs in `docs`. Returns its path.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub(crate) fn write_published(docs: &Path) -> io::Result<PathBuf> {
+    let page = docs.join("papers.md");
+    fs::write(&page, published_page(docs)?).map_err(|error| at(&page, &error))?;
+    Ok(page)
 }
 
 /// Headings, each with its entries.
@@ -86,9 +174,16 @@ fn target(name: &str) -> &'static str {
     }
 }
 
-/// The page. `machine` says where the figures come from; `figure` finds the figure of a row.
-pub(crate) fn page(machine: &str, figure: &dyn Fn(&str) -> Option<String>) -> String {
-    let mut text = format!("{HEAD}\n{machine}\n");
+/// The page.
+fn page(machines: &[Machine<'_>]) -> String {
+    let mut text = format!("{HEAD}\n");
+    for Machine { letter, origin, .. } in machines {
+        text += &match machines.len() {
+            1 => format!("{origin}\n"),
+            _ => format!("- **{letter}**: {origin}\n"),
+        };
+    }
+    text += "\nA figure with † is unsteady.\n";
     for (heading, entries) in entries() {
         text += &format!("\n## {heading}\n\n");
         let has_theirs = entries.iter().any(|entry| !entry.theirs.is_empty());
@@ -101,7 +196,7 @@ pub(crate) fn page(machine: &str, figure: &dyn Fn(&str) -> Option<String>) -> St
             let theirs = format!("{} | ", entry.theirs);
             let theirs = if has_theirs { theirs } else { String::new() };
             let Entry { item, shows, .. } = &entry;
-            text += &format!("| {item} | {shows} | {theirs}{} |\n", entry.cell(figure));
+            text += &format!("| {item} | {shows} | {theirs}{} |\n", entry.cell(machines));
         }
     }
     text
@@ -163,53 +258,84 @@ fn published(document: &str, name: &str) -> Option<String> {
     is_figure.then_some(figure)
 }
 
-/// The page with the figures of docs/dev/benchmarks.md.
-pub(crate) fn published_page(document: &str) -> String {
+/// The page with the figures of benchmarks.md and of the published runs in `docs`.
+///
+/// # Errors
+/// A file cannot be read.
+fn published_page(docs: &Path) -> io::Result<String> {
+    let path = docs.join("benchmarks.md");
+    let document = fs::read_to_string(&path).map_err(|error| at(&path, &error))?;
     let fact = |name: &str| {
         let fact = document.split_once(&format!("\n| {name} | "));
         let fact = fact.and_then(|(_, rest)| rest.split_once(" |"));
         fact.map_or("unknown", |(fact, _)| fact)
     };
-    let machine = format!(
-        "Our figures are those of [Benchmarks](benchmarks.md): {}, {} CPUs, commit {}, {}; those of live capture are of the run that [its table](benchmarks.md#live-capture) names. A figure with † is unsteady.",
+    let origin = format!(
+        "[Benchmarks](benchmarks.md): {}, {}, {} CPUs, commit {}, {}; live capture is of the run that [its table](benchmarks.md#live-capture) names.",
         fact("processor"),
+        fact("processor family, model, stepping and microcode"),
         fact("CPUs of the run"),
         fact("commit"),
         fact("date"),
     );
-    page(&machine, &|name| published(document, name))
+    let runs = runs(&docs.join("papers"))?;
+    let mut machines = vec![Machine {
+        letter: 'A',
+        origin,
+        figure: Box::new(|name| published(&document, name)),
+    }];
+    for (run, letter) in runs.iter().zip('B'..) {
+        machines.push(machine_of((&run.rows, &run.machine), letter));
+    }
+    Ok(page(&machines))
+}
+
+/// The published runs, by name of their files.
+fn runs(folder: &Path) -> io::Result<Vec<PublishedRun>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten() {
+        paths.push(entry?.path());
+    }
+    paths.sort();
+    paths.iter().map(|path| read_json(path)).collect()
 }
 
 /// The page with the figures of a run.
 pub(crate) fn page_of(rows: &[Row], facts: &Facts) -> String {
+    page(&[machine_of((rows, facts), 'A')])
+}
+
+fn machine_of<'a>((rows, facts): (&'a [Row], &'a Facts), letter: char) -> Machine<'a> {
     let fact = |name| facts.get(name).map_or("unknown", String::as_str);
-    let machine = format!(
-        "Our figures are of a run of `{}`: {}, {} CPUs, commit {}, {}. A figure with † is unsteady.",
+    let remark = facts.get("remark").map(|remark| format!(" {remark}."));
+    let origin = format!(
+        "`{}`: {}, {}, {} CPUs, commit {}, {}.{}",
         fact("command"),
         fact("cpu"),
+        fact("cpu-model"),
         fact("cores"),
         fact("commit"),
         fact("date"),
+        remark.unwrap_or_default(),
     );
-    let mark = if facts.contains_key("quick") {
-        " *quick*"
-    } else {
-        ""
-    };
-    page(&machine, &|name| {
+    let is_quick = facts.contains_key("quick");
+    let figure = move |name: &str| {
         let row = rows.iter().find(|row| row.name == name)?;
         let figure = cell(Some(row));
         Some(match row.value {
-            Some(_) => format!("{figure}{mark}"),
-            None => figure,
+            Some(_) if is_quick => format!("{figure} *quick*"),
+            _ => figure,
         })
-    })
+    };
+    Machine {
+        letter,
+        origin,
+        figure: Box::new(figure),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path};
-
     use super::*;
 
     /// Figures and tables of the papers by heading, as counted in the papers.
@@ -300,14 +426,48 @@ mod tests {
         assert!(line(&facts).contains(&format!("80.2 *quick* (`{name}`)")));
     }
 
+    #[test]
+    fn figures_of_several_machines_stand_side_by_side() {
+        let docs = tempfile::tempdir().unwrap();
+        let document = "\n| processor | one |\n| a | `ring/bytes-per-64B` | – | – | 80.2 |  |\n";
+        fs::write(docs.path().join("benchmarks.md"), document).unwrap();
+        let name = "ring/bytes-per-64B";
+        let row = |value| Row::new(name, None, Ok(crate::measure::Spread::once(value)));
+        let other = Row::new(
+            "limits/read/64B",
+            None,
+            Ok(crate::measure::Spread::once(1.0)),
+        );
+        let facts = |cores: &str| {
+            let facts = [
+                ("cpu", "two"),
+                ("cores", cores),
+                ("cpu-model", "family 1, stepping 2"),
+            ];
+            facts
+                .map(|(name, fact)| (name.to_owned(), fact.to_owned()))
+                .into()
+        };
+        for (value, cores) in [(81.0, "2"), (82.0, "4"), (83.0, "2")] {
+            let rows = [row(value), other.clone()];
+            publish(docs.path(), &rows, &facts(cores)).unwrap();
+        }
+        let page = fs::read_to_string(docs.path().join("papers.md")).unwrap();
+        assert!(
+            page.contains(&format!("A 80.2, B 83.0, C 82.0 (`{name}`)")),
+            "{page}"
+        );
+        let run = fs::read_to_string(docs.path().join("papers/two-family-1-2-cpus.json")).unwrap();
+        assert!(run.contains(name) && !run.contains("limits/read"), "{run}");
+    }
+
     /// `UPDATE_GOLDEN=1` writes the page.
     #[test]
     fn the_page_is_as_its_list_and_the_benchmarks() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/dev");
-        let document = fs::read_to_string(folder.join("benchmarks.md")).expect("a page");
-        let (page, path) = (published_page(&document), folder.join("papers.md"));
+        let (page, path) = (published_page(&folder).unwrap(), folder.join("papers.md"));
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
-            fs::write(&path, &page).expect("a writable folder");
+            write_published(&folder).expect("a writable folder");
         }
         let written = fs::read_to_string(&path).unwrap_or_default();
         assert!(

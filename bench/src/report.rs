@@ -247,13 +247,17 @@ fn origin(facts: &Facts) -> String {
 /// Unless `is_capture`, draws the figures of the run whose results are in `folder` into the same
 /// folder, and writes `papers.md` there (module `papers`). If `docs` is given, also fills the
 /// blocks of its `benchmarks.md` that belong to this command and this processor, and writes its
-/// `papers.md`. If these blocks show figures, draws the figures into its folder `plots`. Returns
-/// the written files.
+/// `papers.md`. If these blocks show figures, draws the figures into its folder `plots`. If
+/// `papers` is given, adds the figures of this run to its `papers.md`. Returns the written files.
 ///
 /// # Errors
 /// A file cannot be read or written, the markers of the document are wrong, or the document has no
 /// section for this processor. In the last two cases the document does not change.
-pub fn report(folder: &Path, is_capture: bool, docs: Option<&Path>) -> io::Result<Vec<PathBuf>> {
+pub fn report(
+    folder: &Path,
+    is_capture: bool,
+    (docs, papers): (Option<&Path>, Option<&Path>),
+) -> io::Result<Vec<PathBuf>> {
     let (rows, machine) = (session::read(folder)?, machine::read(folder)?);
     let draw = |folder: &Path| {
         if is_capture {
@@ -276,10 +280,11 @@ pub fn report(folder: &Path, is_capture: bool, docs: Option<&Path>) -> io::Resul
         if has_figures {
             written.extend(draw(&docs.join("plots"))?);
         }
-        let page = docs.join("papers.md");
-        fs::write(&page, papers::published_page(&after)).map_err(|error| at(&page, &error))?;
         fs::write(&path, after).map_err(|error| at(&path, &error))?;
-        written.extend([path, page]);
+        written.extend([path, papers::write_published(docs)?]);
+    }
+    if let Some(docs) = papers {
+        written.extend(papers::publish(docs, &rows, &machine)?);
     }
     Ok(written)
 }

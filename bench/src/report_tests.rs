@@ -200,7 +200,8 @@ fn the_document_of_a_run_is_filled_with_its_figures() {
     let blocks = ["machine", "inserts", "figure sizes-1p1c", "latency"];
     let blocks = blocks.map(|name| format!("<!-- generated: {name} -->\n<!-- end -->\n"));
     fs::write(&document, blocks.concat()).expect("a folder to write to");
-    let written = report(run.path(), false, Some(docs.path())).expect("everything is there");
+    let written =
+        report(run.path(), false, (Some(docs.path()), None)).expect("everything is there");
     let figures = [run.path(), &docs.path().join("plots")].map(|at| at.join("sizes-1p1c.svg"));
     let [of_run, page] = [run.path(), docs.path()].map(|at| at.join("papers.md"));
     let [figure, of_docs] = figures;
@@ -214,7 +215,7 @@ fn the_document_of_a_run_is_filled_with_its_figures() {
     ] {
         assert!(text.contains(part), "{part} in {text}");
     }
-    let error = report(docs.path(), true, None).expect_err("nothing ran");
+    let error = report(docs.path(), true, (None, None)).expect_err("nothing ran");
     assert!(error.to_string().contains(RESULTS), "{error}");
 }
 

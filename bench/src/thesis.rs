@@ -231,7 +231,9 @@ fn ways(session: &Session) -> io::Result<()> {
             (Way::Reused, "reused"),
         ] {
             let mut peers = peers::all(way);
-            let load = Load::pairs(64, lap(session, 64), pairs);
+            // Packets do not cycle through the region, except with buffers of one packet.
+            let share = if way == Way::OneByOne { 1 } else { 16 };
+            let load = Load::pairs(64, lap(session, 64) / share, pairs);
             let entrants = peers.iter_mut().map(|(name, peer)| {
                 let row = format!("queue/{name}/64B/{pairs}p{pairs}c/{word}");
                 carrying(session, row, peer.as_mut(), load)
