@@ -82,14 +82,16 @@ impl Entry {
     }
 }
 
+/// Finds the figure of a row by the row's name.
+type FindFigure<'a> = Box<dyn Fn(&str) -> Option<String> + 'a>;
+
 /// A machine with figures.
 struct Machine<'a> {
     /// Names the machine in cells.
     letter: char,
     /// Where the figures come from.
     origin: String,
-    /// Finds the figure of a row.
-    figure: Box<dyn Fn(&str) -> Option<String> + 'a>,
+    figure: FindFigure<'a>,
 }
 
 /// A run of `make papers` whose figures are published, as in docs/dev/papers/: only the rows that

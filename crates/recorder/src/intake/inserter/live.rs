@@ -508,8 +508,11 @@ mod tests {
         (inserter, ring, left, asked)
     }
 
+    /// The frames that a queue has left, and the calls that it received.
+    type QueueHandles = (Arc<AtomicU64>, Arc<Asked>);
+
     /// As [`inserter`], of several queues.
-    fn inserter_of(frames: &[u64]) -> (LiveInserter, Ring, Vec<(Arc<AtomicU64>, Arc<Asked>)>) {
+    fn inserter_of(frames: &[u64]) -> (LiveInserter, Ring, Vec<QueueHandles>) {
         let clock = Arc::new(FakeClock::default());
         let mut config = RingConfig::new(16 << 20, 1, 1);
         config.releasing_readers = 1;
