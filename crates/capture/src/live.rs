@@ -52,8 +52,10 @@ pub trait LiveEngine: Send + fmt::Debug {
     /// Returns the previous burst to the engine.
     fn return_burst(&mut self, _live: &mut LiveState) {}
 
-    /// Fetches a burst. If the burst has packets, calls `live.watermark.on_burst` with the newest
-    /// stamp, and `live.on_packets`. Returns whether there is a burst.
+    /// Fetches a burst. Returns whether there is a burst. If packets have arrived, calls
+    /// `live.on_packets` with the newest stamp, and `live.watermark.on_burst` unless packets with
+    /// older stamps may still wait elsewhere. An engine that returns these packets in several
+    /// bursts calls both functions only before the first burst.
     ///
     /// # Errors
     /// The error ends the queue.

@@ -180,6 +180,7 @@ fn what_was_overwritten_is_reported() {
                 send(rig, 500);
             }
         });
+        let during = 500 * (if is_busy { 30 } else { 0 } - left);
         let scan = rule.unwrap().scan.unwrap();
         let report = scan.report.unwrap();
         let evicted = report
@@ -194,9 +195,10 @@ fn what_was_overwritten_is_reported() {
             hits <= sent,
             "busy: {is_busy}, {hits} of {sent}, {report:?}"
         );
-        // The report has an upper bound.
+        // The report has an upper bound: packets that arrived during the scan were analyzed by a
+        // shard, and some of them were overwritten before the scan read the ring.
         let more = hits + evicted - sent;
-        assert!(more == 0 || is_busy && more < 1000, "{more}, {report:?}");
+        assert!(more <= during, "{more} of {during}, {report:?}");
     }
 }
 

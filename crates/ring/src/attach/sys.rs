@@ -62,9 +62,11 @@ enum RegionOrigin {
 }
 
 // SAFETY: this value owns the mapping, or keeps its owner alive. The mapping is not tied to a
-// thread, and all access is by atomic loads.
+// thread, and this value only loads, atomically.
 unsafe impl Send for Mapped {}
-// SAFETY: all access to the mapping, from any thread, is by atomic loads.
+// SAFETY: through this value, threads only load, atomically. Threads of this process may store
+// without atomics, but not into bytes that are loaded: a bucket is held before it is copied
+// (`hold`), and only committed records are copied.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
