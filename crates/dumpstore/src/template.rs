@@ -4,8 +4,8 @@ use crate::time::file_stamp;
 
 /// Maximum length of a rule, a host or an interface in a name, in bytes.
 const PART_BYTES: usize = 64;
-/// Maximum length of a name without extensions, in bytes. With extensions and a number the name
-/// stays below 255 bytes, the limit of most file systems.
+/// Maximum length of a name in bytes, without extensions and without a number that is appended to
+/// distinguish dumps. With these the name stays below 255 bytes, the limit of most file systems.
 const STEM_BYTES: usize = 190;
 
 /// The form of the names of dump files: letters, digits, `.`, `_` and `-`, and placeholders in

@@ -211,7 +211,7 @@ const SHARD_MASK: u64 = SHARDS as u64 - 1;
 /// long recording the oldest calls are over.
 ///
 /// A pair is known by 59 bits of its hash. Two pairs are confused, and then share a shard, with a
-/// probability of about 2^-58.
+/// probability of about 2^-59.
 #[derive(Debug)]
 struct JoinedPairs {
     /// Whether any pair was ever joined. Until then inserters read nothing else.
