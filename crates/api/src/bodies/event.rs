@@ -56,7 +56,8 @@ pub enum EventBody<'a> {
     },
     /// The recorder acted on an alert of an IDS, or the alert's dump has no packet.
     Alert {
-        /// The content of the alert's line, the result, and the reason.
+        /// The fields of the line that identify the alert, the outcome, the dump's number, and the
+        /// reason.
         #[serde(flatten)]
         alert: &'a AlertNews,
     },

@@ -81,7 +81,8 @@ pub(crate) struct DumpsQuery {
     /// Dumps in this state.
     #[param(inline)]
     state: Option<DumpState>,
-    /// Dumps whose trigger has this time or a later time: RFC 3339, or s, ms, µs or ns since 1970.
+    /// Dumps whose trigger has this time or a later time: RFC 3339, or a number since 1970, whose
+    /// size tells whether it counts s, ms, µs or ns.
     since: Option<String>,
     /// The newest dump first.
     newest: Option<bool>,

@@ -293,7 +293,7 @@ impl ShardReader {
             analysis.run(shard, producer, &mut packets, go_on);
             work.looked = analysis.next;
         }
-        // Relaxed: a number that others only sum.
+        // Relaxed: a number for reports, on which no other data depends.
         slot.counters
             .analyzed
             .fetch_add(work.looked - first, Ordering::Relaxed);
@@ -519,7 +519,7 @@ impl ReaderWork {
         let (analyzed, is_time_over) = (analysis.analyzed, analysis.is_time_over);
         let end = if live { analysis.next } else { batch_end };
         (self.is_time_over, self.looked) = (is_time_over, end);
-        // Relaxed: a number that others only sum.
+        // Relaxed: a number for reports, on which no other data depends.
         slot.counters
             .analyzed
             .fetch_add(analyzed, Ordering::Relaxed);

@@ -149,7 +149,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// Requests or connections that were refused because of the client's identity or origin.
+/// Requests or connections that were refused because of the client's identity, permissions or
+/// origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Refusal {
