@@ -174,8 +174,8 @@ impl Intake {
         (away.is_first_whole() && goes_on).then(|| name.clone())
     }
 
-    /// The producers of a live recorder serve the queues in turns: queue `n` belongs to producer `n`
-    /// modulo `producers`.
+    /// The producers of a live recorder serve the queues in turns: queue `n` belongs to producer
+    /// `n % producers`.
     pub(crate) fn served_by(self, producers: usize) -> Self {
         Self { producers, ..self }
     }

@@ -169,8 +169,8 @@ impl LiveInserter {
     /// many small bursts. The ring publishes by itself when 128 KiB or 4096 records wait.
     pub(crate) fn step(&mut self) -> bool {
         self.pulse.beat();
-        let common = Arc::clone(&self.members[0].intake.parts.common);
-        let is_awaited = common.counters.are_dumps_unfinished();
+        let counters = &self.members[0].intake.parts.common.counters;
+        let is_awaited = counters.are_dumps_unfinished();
         // After a step that did not find the source dry, do not wait. If the source is dry by now,
         // the rule of `placement` would count the wait as work.
         let stored = self.producer.stored();
