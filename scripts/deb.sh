@@ -5,7 +5,6 @@
 
 . "$(dirname "$0")/lib.sh"
 
-CARGO_DEB=3.8.0
 target=$(target_dir)
 
 command -v dpkg-deb >/dev/null || {
@@ -15,10 +14,7 @@ command -v dpkg-deb >/dev/null || {
 
 step "Debian package"
 export PATH="$target/tools/bin:$PATH"
-if [ "$(cargo deb --version 2>/dev/null)" != "cargo-deb $CARGO_DEB" ]; then
-	# Its own speed does not matter here, and the time to compile it does.
-	CARGO_TARGET_DIR="$target/tools/build" CARGO_PROFILE_DEV_DEBUG=false cargo install cargo-deb --locked --debug --version "$CARGO_DEB" --root "$target/tools"
-fi
+scripts/tools.sh cargo-deb
 program=$(built -p retroscope-cli --bin retroscope)
 made=$(dirname "$program")/package
 rm -rf "$made"

@@ -3,15 +3,13 @@
 
 . "$(dirname "$0")/lib.sh"
 
-MDBOOK=0.4.52
 target=$(target_dir)
 
 step "book"
 export PATH="$target/tools/bin:$PATH"
-install="cargo install mdbook --locked --version $MDBOOK"
 if ! command -v mdbook >/dev/null; then
-	[ "${1:-}" = --install ] || die "docs: mdBook is missing: $install"
-	CARGO_TARGET_DIR="$target/tools/build" CARGO_PROFILE_DEV_DEBUG=false $install --no-default-features --debug --root "$target/tools" || {
+	[ "${1:-}" = --install ] || die "docs: mdBook is missing: scripts/tools.sh mdbook"
+	scripts/tools.sh mdbook || {
 		echo "SKIP: the book is not built: mdBook cannot be installed" >&2
 		exit 0
 	}
