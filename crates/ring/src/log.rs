@@ -29,8 +29,8 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub(crate) fn new(detail: EvictionDetail) -> Self {
-        // With `Bounds` all entries are allocated at the start.
+    pub(crate) fn new(detail: EvictionDetail, producers: usize) -> Self {
+        // With `Bounds` everything is allocated at the start.
         let bounded = match detail {
             EvictionDetail::Bounds => BOUNDED_BUCKETS,
             EvictionDetail::Exact { .. } => 0,
@@ -40,7 +40,7 @@ impl Log {
             entries: VecDeque::with_capacity(bounded),
             thinned: 0,
             bytes_used: 0,
-            forgotten: Vec::new(),
+            forgotten: vec![None; producers],
             evictions: 0,
             packets: 0,
             bytes: 0,
@@ -148,9 +148,6 @@ impl Log {
         };
         self.bytes_used -= entry.log_bytes();
         self.thinned = self.thinned.saturating_sub(1);
-        if self.forgotten.len() <= entry.producer {
-            self.forgotten.resize(entry.producer + 1, None);
-        }
         let span = &mut self.forgotten[entry.producer];
         let (min_ns, max_ns) = span.unwrap_or((entry.min_ns, entry.max_ns));
         *span = Some((min_ns.min(entry.min_ns), max_ns.max(entry.max_ns)));
@@ -179,12 +176,12 @@ mod tests {
     }
 
     fn exact(budget_bytes: usize) -> Log {
-        Log::new(EvictionDetail::Exact { budget_bytes })
+        Log::new(EvictionDetail::Exact { budget_bytes }, 1)
     }
 
     #[test]
     fn the_log_of_bounds_forgets_the_oldest_and_says_so() {
-        let mut log = Log::new(EvictionDetail::Bounds);
+        let mut log = Log::new(EvictionDetail::Bounds, 1);
         for n in 0..BOUNDED_BUCKETS as i64 + 10 {
             add(&mut log, &[n * 10, n * 10 + 9]);
         }

@@ -147,7 +147,7 @@ impl Outer {
                 .map(|_| Chain::new(buckets))
                 .collect(),
             scratch: Vec::with_capacity(buckets),
-            log: Log::new(config.eviction_detail),
+            log: Log::new(config.eviction_detail, geometry.producers),
             reservations: Reservations::default(),
             steps: Steps::default(),
             gating: Vec::new(),

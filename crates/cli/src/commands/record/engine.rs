@@ -106,7 +106,7 @@ impl Settings {
             Engine::Pcap => Ok(Box::new(PcapSource(config))),
             #[cfg(not(feature = "dpdk"))]
             Engine::Dpdk => Err(usage(
-                "this program was built without DPDK: cargo build --release -p retroscope-cli --features dpdk (docs/capture.md)",
+                "this program was built without DPDK: cargo build --release -p retroscope-cli --features dpdk (docs/dpdk.md)",
             )),
             #[cfg(feature = "dpdk")]
             Engine::Dpdk if config.sides != Sides::Both => Err(usage(

@@ -70,8 +70,9 @@ impl Iterator for Trials {
             return None;
         }
         self.left = self.left.saturating_sub(1);
-        self.seed = self.seed.wrapping_add(1);
-        Some(self.seed)
+        let seed = self.seed;
+        self.seed = seed.wrapping_add(1);
+        Some(seed)
     }
 }
 
