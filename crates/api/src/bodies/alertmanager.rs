@@ -99,7 +99,7 @@ pub(crate) enum AlertmanagerOutcome {
     /// The alert started a dump.
     Dump,
     /// The alert has a dump already: from an earlier notification, or an open dump of the rule with
-    /// the same dump filter and window.
+    /// the same dump filter, whose window contains the alert.
     Existed,
     /// A limit or the hold-off of the rule, a limit of the recorder, or a disabled rule prevented a
     /// dump. The next notification of the alert tries again.

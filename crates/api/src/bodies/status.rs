@@ -43,7 +43,8 @@ pub struct StatusBody<'a> {
     copied_bytes: u64,
     /// Steps of the real-time clock beyond 100 ms.
     clock_steps: u64,
-    /// Dumps that may lack packets that arrived too late. The verdicts do not report these packets.
+    /// Dumps that may lack packets that arrived too late. A verdict that was made before does not
+    /// report these packets.
     dumps_with_late_packets: u64,
     /// Scripts that are disabled because they failed or exceeded a budget.
     scripts_failed: u64,
@@ -78,15 +79,16 @@ pub struct StatusBody<'a> {
 struct AnalyzersBody {
     /// Packets stored in the ring since the start.
     stored: u64,
-    /// Packets that the analyzer inspected.
+    /// Packets that were analyzed, or skipped because no trigger needed the packets.
     analyzed: u64,
-    /// Packets that the ring overwrote before the analyzer inspected the packets.
+    /// Packets that the ring overwrote before they were analyzed.
     missed: u64,
-    /// Packets in the ring that the analyzer has not inspected yet.
+    /// Packets in the ring that are not analyzed yet.
     unread: u64,
 }
 
-/// A thread. Of an analyzer, `analyzed`, `missed` and `unread` add up to all packets that it gets.
+/// A thread. If the thread has a share of the packets to analyze, `analyzed`, `missed` and `unread`
+/// add up to this share.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ThreadStatus)]
 struct ThreadBody<'a> {
@@ -96,14 +98,17 @@ struct ThreadBody<'a> {
     cpu_seconds: Option<f64>,
     /// Packets that the thread stored in the ring; `null`: not a capture thread.
     stored: Option<u64>,
-    /// Packets of this analyzer that were inspected; `null`: not an analyzer.
+    /// Packets of the thread's share that were analyzed, or skipped because no trigger needed the
+    /// packets; `null`: the thread has no share.
     analyzed: Option<u64>,
-    /// Packets of this analyzer that the ring overwrote before; `null`: not an analyzer.
+    /// Packets of the thread's share that the ring overwrote before they were analyzed; `null`: the
+    /// thread has no share.
     missed: Option<u64>,
-    /// Packets in the ring that this analyzer has not inspected yet; `null`: not an analyzer.
+    /// Packets of the thread's share that are in the ring and not analyzed yet; `null`: the thread
+    /// has no share.
     unread: Option<u64>,
-    /// The longest time for which this analyzer inspected packets without a look at the clock or
-    /// at its source, about the longest call of a script; `null`: not an analyzer.
+    /// The longest time between two readings of the clock while packets of the thread's share were
+    /// analyzed. A slow call of a script shows here. `null`: the thread has no share.
     longest_seconds: Option<f64>,
 }
 

@@ -9,8 +9,7 @@ use retroscope_recorder::{
 
 use super::{Process, exposition::Exposition};
 
-/// Maximum number of sources, of modules, and of threads with separate counters. All further
-/// sources, modules or threads are summed up as `other`.
+/// Maximum number of names that get a separate group from [`grouped`].
 pub(super) const SERIES_MAX: usize = 256;
 
 /// The label value for sources, modules, threads and rules without separate series.
