@@ -39,8 +39,8 @@ const SHOWN_BYTES: usize = 128;
 enum AlertFailure {
     /// The alert cannot start a dump, for example because its rule does not exist.
     Refused(String),
-    /// A limit or a disabled rule prevented the dump. The alert may start a dump later, when
-    /// Alertmanager repeats the alert.
+    /// A limit, a hold-off or a disabled rule prevented the dump. The alert may start a dump later,
+    /// when Alertmanager repeats the alert.
     Suppressed(String),
     /// The alert's packets are not in the ring.
     Gone(Empty),
@@ -65,10 +65,10 @@ impl From<CommandError> for AlertFailure {
 ///
 /// The rule's `alert_dump` is the template of the dump filter, and the alert's labels fill it in.
 /// The window surrounds `startsAt`. An alert with the same fingerprint and `startsAt` as an earlier
-/// alert gets the dump of the earlier alert. An alert whose window ends before the oldest packet in
-/// the ring, for example after a restart, gets no dump. If all firing alerts are refused, the
-/// notification is refused. The problem `limit` has the status 503 here, because Alertmanager
-/// repeats a notification only after a 5xx.
+/// alert gets the dump of the earlier alert. An alert gets no dump if its whole window is before
+/// the recording, for example after a restart, or if the packets of the window were overwritten. If
+/// all firing alerts are refused, the notification is refused. The problem `limit` has the status
+/// 503 here, because Alertmanager repeats a notification only after a 5xx.
 #[utoipa::path(
     post, path = "/v1/alertmanager", tag = "dumps",
     params(NotificationQuery),

@@ -93,9 +93,10 @@ pub(crate) struct DetailBody {
     /// Wireshark's tree: the protocol layers, each with its fields.
     fields: Vec<FieldBody>,
     context: ContextBody,
-    /// The scan for the flow's earlier packets; `null`: the packet belongs to no flow.
+    /// The scan for the flow's earlier packets; `null`: the packet is not IP.
     scan: Option<ScanSummary>,
-    /// The tree was larger than 20,000 fields or deeper than 64 levels.
+    /// The tree is not complete. For example, it was larger than 20,000 fields or deeper than 64
+    /// levels.
     is_truncated: bool,
 }
 
@@ -340,8 +341,8 @@ async fn answer<T: Serialize + Send + 'static>(
     .await
 }
 
-/// Reports as an event that a client receives `bytes` of packets: the packets of `scan`, or without
-/// a scan the packet with the stamp `stamp_ns`.
+/// Reports as an event that a client receives packets or a conversation of `bytes` bytes. The event
+/// describes `scan`, or without a scan one packet with the stamp `stamp_ns`.
 fn export(
     app: &App,
     caller: &Caller,

@@ -16,7 +16,7 @@ use crate::{
 
 /// The document as the API serves it. `openapi.json` contains the same text.
 pub(crate) static TEXT: LazyLock<String> = LazyLock::new(|| {
-    // Serializing the document does not fail. If it did, the golden test would find an empty text.
+    // Serializing the document does not fail. If it did, the golden test would fail.
     without_rust(&Document::openapi().to_pretty_json().unwrap_or_default()) + "\n"
 });
 

@@ -135,11 +135,11 @@ fn pick<'a>(dump: &'a StoredDump, wanted: Option<&str>) -> Result<&'a StoredFile
 
 /// A dump's capture file
 ///
-/// The file of a finished dump has a length, its SHA-256 as `ETag`, and supports `Range`. The file
-/// of an open dump is sent as it grows, until the dump is finished. The verdict in the head of such
-/// a copy reads `unfinished`; `/v1/dumps/{number}` has the verdict afterwards. A body that ends
-/// without its last chunk is not complete. Tokens with a filter or a snap length get no files,
-/// because a file is sent unchanged.
+/// The file of a finished dump has a length, its SHA-256 (if known) as `ETag`, and supports
+/// `Range`. The file of an open dump is sent as it grows, until the dump is finished. The verdict
+/// in the head of such a copy reads `unfinished`; `/v1/dumps/{number}` has the verdict afterwards.
+/// A body that ends without its last chunk is not complete. Tokens with a filter or a snap length
+/// get no files, because a file is sent unchanged.
 #[utoipa::path(
     get, path = "/v1/dumps/{number}/file", tag = "dumps",
     params(
@@ -382,8 +382,8 @@ impl FileTransfer {
     }
 }
 
-/// The number of packets and the verdict of a dump; `None`: the dump is not finished, or was not
-/// found.
+/// The number of packets and the verdict of a dump; `None`: the dump is not finished, was not
+/// found, or could not be looked up.
 fn finished(handle: &RecorderHandle, id: &str) -> Option<(u64, Verdict)> {
     let (stored, _) = handle.dump(id).ok().flatten()?;
     stored.verdict.map(|verdict| (stored.packets, verdict))

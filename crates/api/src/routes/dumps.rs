@@ -38,7 +38,7 @@ use crate::{
 const LIMIT: u64 = 100;
 /// Maximum number of dumps on a page.
 const LIMIT_MAX: u64 = 1000;
-/// Bytes of the list between two checks of the caller's token.
+/// Maximum number of bytes of the list between two checks of the caller's token.
 const CHECK_BYTES: usize = 64 << 10;
 
 /// A dump of this or of an earlier recording.

@@ -286,7 +286,7 @@ fn write_count(report: QueryReport, out: &mut impl Write) -> Result<QueryReport,
     Ok(counted.report)
 }
 
-/// The state of one of the last 256 queries, for the client that sent it
+/// The state of one of the last 256 queries, for the client that sent the query and for admins
 #[utoipa::path(
     get, path = "/v1/queries/{id}", tag = "packets",
     params(("id" = String, Path, description = "The query's ID, from `Location` of its answer.", min_length = 1, max_length = 64)),
@@ -302,7 +302,7 @@ pub(crate) async fn verdict(
     found.map(Json).ok_or_else(no_query)
 }
 
-/// Cancel a query that you sent
+/// Cancel a query that you sent, or as admin any query
 ///
 /// The query's answer ends as a complete file, with the verdict of what it contains. A query that
 /// has ended stays as it is.

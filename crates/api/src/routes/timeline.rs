@@ -73,7 +73,7 @@ pub(crate) struct PeaksBody {
     bytes: Vec<Option<u64>>,
     /// Bytes of the slot. Packets that are not read yet count with their captured bytes.
     wire_bytes: Vec<Option<u64>>,
-    /// The 16 series with the most bytes.
+    /// The 16 series with the most bytes. If there are more than 64 series, only 64 are compared.
     series: Vec<SeriesBody>,
     /// Number of further series.
     series_left_out: usize,

@@ -119,8 +119,8 @@ pub(crate) struct TopBody {
     /// The largest ports. A packet counts for its source port and for its destination port.
     ports: Vec<PortRow>,
     /// Bytes by which any number may be too small. At most 65,536 flows, 65,536 hosts and 65,536
-    /// ports are tracked at the same time; beyond that, the smaller half of the flows, hosts or
-    /// ports is dropped.
+    /// ports are tracked at the same time; beyond that, at least the smaller half of the flows,
+    /// hosts or ports is dropped.
     uncertain_bytes: u64,
     /// Packets by which any number may be too small, for the same reason as `uncertain_bytes`.
     uncertain_packets: u64,
