@@ -23,7 +23,7 @@ pub(crate) struct Caller {
     /// Maximum number of bytes of each packet that the client may see.
     pub(crate) snaplen: Option<u32>,
     /// The client's address and port; `None`: the client uses the unix socket or needs no token, or
-    /// this value is stored in a session or link.
+    /// this `Caller` is stored in a session or link.
     pub(crate) address: Option<SocketAddr>,
     /// The session that the request's cookie names; `None`: the client is identified otherwise.
     pub(crate) session: Option<Arc<Session>>,

@@ -47,7 +47,7 @@ pub(crate) struct Conversation {
     /// The side that opened the connection, or that sent the first packet.
     pub(crate) client: Option<SocketAddr>,
     pub(crate) server: Option<SocketAddr>,
-    /// SYN or its acknowledgement was seen.
+    /// SYN or SYN-ACK was seen.
     pub(crate) has_start: bool,
     /// FIN or RST was seen.
     pub(crate) has_end: bool,

@@ -90,8 +90,9 @@ async fn read<T: DeserializeOwned>(request: Request, bytes_max: usize) -> Result
 /// these names.
 const RENAMED: &[(&str, &str)] = &[("expression", "filter"), ("filter", "dump")];
 
-/// A sentence with the new name of the unknown field in an error of serde. `None`: the field was
-/// not renamed, or a body of this kind has no field of the new name.
+/// A sentence with the new name of the unknown field in an error of serde. `None`: the error names
+/// no unknown field, the field was not renamed, or a body of this kind has no field of the new
+/// name.
 fn renamed(error: &str) -> Option<String> {
     let (field, expected) = error.strip_prefix("unknown field `")?.split_once('`')?;
     let (old, new) = RENAMED.iter().find(|(old, _)| *old == field)?;

@@ -33,7 +33,7 @@ impl From<&QueriedPacket<'_>> for KeptPacket {
     }
 }
 
-/// Selects the packets of a flow that a query reads.
+/// The time range and the limits of a query for the packets of a flow.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FlowRange {
     pub(crate) from_ns: i64,
@@ -84,7 +84,7 @@ impl FlowPackets<'_> {
 
     /// Gives the packets of the flow of `packet` to `look`, in order. `look` returns whether it
     /// wants more. If `packet` is a fragment, `look` also gets all fragments between the two hosts.
-    /// `None`: the packet belongs to no IP flow.
+    /// `None`: the packet is not IP.
     pub(crate) fn flow(
         self,
         packet: &KeptPacket,

@@ -188,7 +188,7 @@ fn admit(app: &App, request: &Request, transport: Option<Transport>) -> Result<C
 pub(crate) enum Lack {
     /// The caller's roles do not include the role of the operation.
     Role(Role),
-    /// The operation reports about all packets, and the caller may see only a part of the packets.
+    /// The caller may see only a part of the packets, and the operation is not for such callers.
     Packets,
 }
 

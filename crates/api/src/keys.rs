@@ -10,7 +10,8 @@ use sha2::{Digest, Sha256};
 
 use crate::problem::Problem;
 
-/// Number of remembered keys. The recorder remembers the dumps of the same number of keys.
+/// Number of remembered keys. The recorder remembers the dumps of as many keys of triggers without
+/// a rule.
 const KEPT: usize = 256;
 
 /// The last keys, each with a hash of its request.

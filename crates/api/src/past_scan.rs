@@ -49,7 +49,8 @@ pub(crate) struct ScanSummary {
     pub(crate) from: Option<String>,
     /// The end of the time range.
     pub(crate) to: Option<String>,
-    /// Packets from dumps, of the time that left the ring; `null`: no dump was needed.
+    /// Packets from dumps, of the time that left the ring; `null`: no dump was needed, or the
+    /// operation reads no dumps.
     pub(crate) dumps: Option<AnswerDumps>,
     /// Packets in the time range that were compared with the filter, including packets that the
     /// index ruled out. For a token with a filter, only packets in the answer.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// `/metrics` and the OpenAPI document.
+    /// `/metrics`, the OpenAPI document, and logging out.
     Metrics,
     /// `metrics`, and the state of the recorder without payload: for example status, rules, dumps,
     /// pins, events, headers of packets.

@@ -16,7 +16,7 @@ pub const SOCKET: &str = "/run/retroscope/retroscope.sock";
 /// The name of a user's socket, below `$XDG_RUNTIME_DIR`.
 const USER_SOCKET: &str = "retroscope.sock";
 
-/// The socket of commands without `--socket`: [`SOCKET`]. If that file is missing and
+/// The socket of commands without `--socket` and `--url`: [`SOCKET`]. If that file is missing and
 /// `$XDG_RUNTIME_DIR` is set: `retroscope.sock` in that directory.
 #[must_use]
 pub fn default_socket() -> PathBuf {
