@@ -27,7 +27,7 @@ pub(crate) fn next(listener: &mut Subscription, kind: &str) -> Value {
     }
 }
 
-/// Requests that change something, with what is reported of each.
+/// Requests that change something, each with its event, without the caller and the address.
 fn changes() -> Vec<(Request, Value)> {
     let all = [
         (

@@ -1,5 +1,5 @@
-//! Answers about the past without a capture file: timeline, largest flows, lists of packets, rule
-//! tests. Also pins, checks of filters, and the address for metrics.
+//! Answers about the past without a capture file: timeline, largest flows, lists of packets, packet
+//! details, rule tests. Also pins, checks of filters, and the address for metrics.
 
 use std::{
     collections::BTreeSet,
@@ -133,7 +133,8 @@ fn the_largest_are_those_of_all_packets() {
         (number(&top["uncertain_bytes"]), &top["scan"]["verdict"]),
         (0, &json!("complete"))
     );
-    // A query by the flow's Community ID, and a query by the address of one end, find the flow.
+    // Queries by the flow's Community ID find the flow. A query by the address of one end finds
+    // this host.
     let flow = &flows[0];
     assert_eq!(
         (&flow["proto"], flow["ends"].as_array().unwrap().len()),
@@ -574,7 +575,7 @@ fn a_filter_is_checked_while_it_is_typed() {
         (&wrong["filter"], &wrong["offset"]),
         (&json!("udp prt 53"), &json!(4))
     );
-    // Only an admin may make the recorder look up a name.
+    // Only an admin may make the recorder look up the name of a host.
     let named = &check("host%20www.example").done(200)["problem"];
     assert_eq!(named["offset"], json!(5), "{named}");
     served

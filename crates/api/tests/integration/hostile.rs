@@ -348,7 +348,8 @@ fn idle_connections_make_room() {
     drop((idle, more));
 }
 
-/// Queries whose answers nobody reads delay no other client. Only the permitted number runs.
+/// Queries whose answers nobody reads do not delay other requests. Only the permitted number of
+/// queries runs.
 #[test]
 fn unread_answers_are_bounded() {
     let served = Served::new();
