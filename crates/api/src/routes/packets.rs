@@ -75,7 +75,7 @@ pub(crate) struct PacketLine {
     length: u32,
     /// Number of captured bytes, or of bytes that the token may see.
     captured: usize,
-    /// Packets of the same queue that are missing before this packet.
+    /// Packets of the same capture thread that are missing before this packet.
     #[serde(skip_serializing_if = "is_zero")]
     #[schema(required = false)]
     dropped: u64,
