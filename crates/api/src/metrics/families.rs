@@ -224,7 +224,7 @@ fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
         ),
         (
             "retroscope_dumps_with_late_packets",
-            "Dumps that may lack packets that arrived too late. The verdicts do not report these packets.",
+            "Dumps that may lack packets that arrived too late.",
             status.outdated,
         ),
         (
@@ -260,19 +260,19 @@ pub(super) fn threads(exposition: &mut Exposition, threads: &[ThreadStatus]) {
             ),
             (
                 "retroscope_thread_analyzed_packets",
-                "Packets of an analyzer that were inspected.",
+                "Packets that the thread inspected.",
                 |it| Some(it.analysis?.analyzed),
             ),
             (
                 "retroscope_thread_missed_packets",
-                "Packets of an analyzer that the ring overwrote before their inspection.",
+                "Packets that the ring overwrote before the thread inspected them.",
                 |it| Some(it.analysis?.missed),
             ),
         ],
     );
     let mut family = exposition.gauge(
         "retroscope_thread_unread_packets",
-        "Packets in the ring that an analyzer has not inspected yet.",
+        "Packets in the ring that the thread has not inspected yet.",
     );
     for thread in threads {
         let unread = thread.analysis.map(|of| of.unread);
@@ -280,7 +280,7 @@ pub(super) fn threads(exposition: &mut Exposition, threads: &[ThreadStatus]) {
     }
     let mut family = exposition.gauge(
         "retroscope_thread_longest_analysis_seconds",
-        "Longest time for which an analyzer inspected packets without a look at its source.",
+        "Longest time for which the thread inspected packets without a look at its source.",
     );
     for thread in threads {
         let longest = thread.analysis.map(|of| of.longest.as_secs_f64());
