@@ -1,8 +1,10 @@
 //! The whole recorder, and inserters alone without analyzers: with the generator in this process,
 //! and with DPDK's synthetic packets.
 //!
-//! `hits` measures the time from a packet to the effect of its hit.
+//! `analyzers` compares one and two analyzers. `hits` measures the time from a packet to the effect
+//! of its hit.
 
+pub(crate) mod analyzers;
 pub(crate) mod hits;
 
 use std::{
@@ -16,8 +18,9 @@ use std::{
 use retroscope_capture::Source;
 use retroscope_generate::{GeneratorConfig, GeneratorSource};
 use retroscope_recorder::{
-    Analyzers, Config, Recorder, RecorderEvent, RecorderSummary, SystemClock, insert_only,
+    Analyzers, Config, Recorder, RecorderEvent, RecorderSummary, Scripts, SystemClock, insert_only,
 };
+use retroscope_script::Script;
 
 use crate::{
     contest::Load,
@@ -58,6 +61,7 @@ struct Plan {
     inserters: usize,
     analyzers: Analyzers,
     triggers: Vec<String>,
+    scripts: Vec<Script>,
     /// Packet time before and after a trigger.
     window: Duration,
     /// Stop after this time.
@@ -96,7 +100,7 @@ fn two_vs_one(session: &Session, directory: &Path) -> io::Result<()> {
     }
     let heat = queues::two_cores().map(|()| {
         let source = || Box::new(GeneratorSource::new("generate", frames(None)));
-        let inserters = move |threads| move || insert(session, source(), threads);
+        let inserters = move |threads| move || insert(session, source(), threads, false);
         let inline = |inserters| move || timed(session, inserters, directory);
         let mut entrants = vec![
             Entrant::new("two", inserters(2)),
@@ -136,10 +140,15 @@ fn frames(count: Option<u64>) -> GeneratorConfig {
 /// The run has a fixed time instead of a fixed number of frames per thread. If the CPU of one
 /// thread is slower for a while, as in a virtual machine, the other thread stores packets until the
 /// end of the run, as in a recording.
-fn insert(session: &Session, source: Box<dyn Source>, threads: usize) -> Result<f64, Failure> {
+fn insert(
+    session: &Session,
+    source: Box<dyn Source>,
+    threads: usize,
+    is_sharded: bool,
+) -> Result<f64, Failure> {
     let clock = Arc::new(SystemClock);
     let (bytes, time) = (session.scale.ring_bytes, session.scale.time(0.25));
-    let inserted = insert_only(vec![source], threads, bytes, Some(time), clock);
+    let inserted = insert_only(vec![source], threads, bytes, is_sharded, Some(time), clock);
     let inserted = inserted.map_err(|error| Failure::system("starting inserters", error))?;
     let source = &inserted.sources[0];
     if source.received != Some(source.stored) || source.lost_known() > 0 {
@@ -195,7 +204,9 @@ fn null_over_bare(session: &Session) -> Result<Vec<Entrant<'_>>, Failure> {
         mpps.map_err(|error: SourceError| Failure::system("net_null", error))
     };
     Ok(vec![
-        Entrant::new("net_null", move || insert(session, Box::new(source()), 1)),
+        Entrant::new("net_null", move || {
+            insert(session, Box::new(source()), 1, false)
+        }),
         Entrant::new("bare", bare),
     ])
 }
@@ -251,6 +262,7 @@ impl Plan {
             inserters: 1,
             analyzers: Analyzers::Auto,
             triggers: vec![TRIGGER.to_owned()],
+            scripts: Vec::new(),
             window: Duration::from_secs(1),
             duration: None,
         }
@@ -301,6 +313,10 @@ impl Plan {
             rx_threads: self.inserters,
             analyzers: self.analyzers,
             triggers: self.triggers.clone(),
+            scripts: Scripts {
+                triggers: self.scripts.clone(),
+                ..Scripts::default()
+            },
             past: self.window,
             future: self.window,
             max_dumps: 1024,

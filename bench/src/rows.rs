@@ -36,11 +36,12 @@ use Command::{Capture, Full, Quick};
 pub(crate) type MeasureFn = fn(&Session) -> io::Result<()>;
 
 /// Groups of rows by name, in the order of measurement, each with its command and its function.
-pub(crate) const MEASURES: [(&str, Command, MeasureFn); 16] = [
+pub(crate) const MEASURES: [(&str, Command, MeasureFn); 17] = [
     ("size", Quick, ring::retention),
     ("idle", Quick, latency::judged),
     ("queues", Quick, queues::judged),
     ("recorder", Quick, recorder::judged),
+    ("analyzers", Quick, recorder::analyzers::rows),
     ("filters", Quick, filter::judged),
     ("flows", Quick, flow::judged),
     ("buckets", Quick, bucket_change::judged),

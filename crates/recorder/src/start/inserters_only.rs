@@ -16,7 +16,12 @@ use crate::{
     intake::{
         Intake,
         counters::SourceSnapshot,
-        inserter::{live::LiveInserter, parts::InserterParts, queue_intake::QueueIntake},
+        inserter::{
+            live::LiveInserter,
+            parts::InserterParts,
+            queue_intake::QueueIntake,
+            shards::{ShardHash, StoredShards},
+        },
     },
     start::{config::Config, recorder::StartError},
 };
@@ -31,7 +36,8 @@ pub struct Inserted {
 }
 
 /// Runs the inserters of live sources into a ring of `ring_bytes`, a thread for each queue, until
-/// the sources end or `duration` has passed.
+/// the sources end or `duration` has passed. With `is_sharded` inserters assign each packet to a
+/// shard, as they do if several analyzers divide the packets.
 ///
 /// # Errors
 /// [`StartError`]; a source that fails later only ends its thread.
@@ -39,6 +45,7 @@ pub fn insert_only(
     sources: Vec<Box<dyn Source>>,
     rx_threads: usize,
     ring_bytes: u64,
+    is_sharded: bool,
     duration: Option<Duration>,
     clock: Arc<dyn Clock>,
 ) -> Result<Inserted, StartError> {
@@ -55,6 +62,8 @@ pub fn insert_only(
     let common = RecorderShared::new(ring, Arc::clone(&clock), intake);
     let parts = InserterParts {
         duration_ns: duration.map(duration_ns),
+        shards: is_sharded.then(ShardHash::random),
+        stored_shards: is_sharded.then(|| Arc::new(StoredShards::new(producers))),
         ..InserterParts::new(&Config::default(), Arc::clone(&common))
     };
     let inserter = |intake| {
@@ -92,7 +101,8 @@ mod tests {
             };
             let source = Box::new(GeneratorSource::new("generate", config));
             let clock = Arc::new(SystemClock);
-            let inserted = insert_only(vec![source], threads, 64 << 20, None, clock).unwrap();
+            let inserted =
+                insert_only(vec![source], threads, 64 << 20, threads == 2, None, clock).unwrap();
             let source = &inserted.sources[0];
             assert_eq!((source.received, source.stored), (Some(20_000), 20_000));
             assert!(inserted.elapsed > Duration::ZERO);
