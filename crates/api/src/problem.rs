@@ -130,6 +130,11 @@ pub(crate) struct ProblemBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     limit: Option<u64>,
+    /// The field of the request that has a wrong duration, or `scan_past` if the rule cannot act on
+    /// the past.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    field: Option<&'static str>,
     /// `filter`: the filter's text.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -181,6 +186,7 @@ impl Problem {
                 detail: detail.into(),
                 role: None,
                 limit: None,
+                field: None,
                 filter: None,
                 offset: None,
                 is_as_requested: None,
@@ -258,6 +264,11 @@ impl Problem {
         self
     }
 
+    pub(crate) fn of_field(mut self, field: &'static str) -> Self {
+        self.body.field = Some(field);
+        self
+    }
+
     /// Makes the guard report the refusal as an event.
     pub(crate) fn reported(self) -> Self {
         Self {
@@ -287,6 +298,7 @@ impl From<CommandError> for Problem {
         match error {
             CommandError::Filter(error) => error.into(),
             CommandError::Refused(_) | CommandError::Gone(_) => Self::conflict(text),
+            CommandError::NoScan(_) => Self::conflict(text).of_field("scan_past"),
             CommandError::Suppressed(_) => Self::new(Cause::Limit, text).retry_after(TRIGGER_AGAIN),
             CommandError::RuleExists { is_as_wanted, .. } => {
                 let mut problem = Self::new(Cause::RuleExists, text);

@@ -60,7 +60,6 @@ macro_rules! dump_options {
         impl $name {
             /// The options that triggers and rules share, and the caller's account.
             pub(crate) fn window(&self, caller: &Caller) -> Result<TriggerRequest, Problem> {
-                let time = |text: &Option<String>| text.as_deref().map(duration).transpose();
                 let into = self.into.as_deref().map(SubDirectory::new).transpose();
                 let asked_by = self.asked_by.clone();
                 let is_long = |text: &String| text.chars().count() > ASKED_BY_MAX;
@@ -69,8 +68,8 @@ macro_rules! dump_options {
                     return Err(Problem::invalid(why));
                 }
                 Ok(TriggerRequest {
-                    past: time(&self.past)?,
-                    future: time(&self.future)?,
+                    past: duration("past", &self.past)?,
+                    future: duration("future", &self.future)?,
                     packets_max: self.packets,
                     bytes_max: self.bytes,
                     dump: None,
@@ -368,10 +367,10 @@ impl RuleBody {
 
     /// The time before the rule that is scanned, if a scan is requested.
     pub(crate) fn past_to_scan(&self) -> Result<Option<Duration>, Problem> {
-        let past = self.scan_past.as_deref().map(duration).transpose()?;
+        let past = duration("scan_past", &self.scan_past)?;
         if past.is_some() && self.enabled == Some(false) {
             let why = "a disabled rule has no hits: leave `scan_past` out, or enable the rule";
-            return Err(Problem::invalid(why));
+            return Err(Problem::invalid(why).of_field("scan_past"));
         }
         Ok(past)
     }
@@ -391,12 +390,12 @@ impl RuleBody {
     pub(crate) fn request(&self, caller: &Caller) -> Result<TriggerRequest, Problem> {
         let keep = RetentionLimit {
             bytes: self.keep_bytes,
-            age: self.keep_age.as_deref().map(duration).transpose()?,
+            age: duration("keep_age", &self.keep_age)?,
         };
         Ok(TriggerRequest {
             dump: self.dump.clone(),
             alert_dump: self.alert_dump.clone(),
-            hold_off: self.hold_off.as_deref().map(duration).transpose()?,
+            hold_off: duration("hold_off", &self.hold_off)?,
             max_dumps: self.max_dumps,
             dumps_per_minute: self.dumps_per_minute,
             bytes_per_hour: self.bytes_per_hour,
@@ -433,7 +432,7 @@ pub(crate) struct PinRequestBody {
 impl PinRequestBody {
     /// The time range and the lease.
     pub(crate) fn read(self) -> Result<(RequestedRange, Option<Duration>), Problem> {
-        let lease = self.lease.as_deref().map(duration).transpose()?;
+        let lease = duration("lease", &self.lease)?;
         if lease.is_some_and(|lease| !LEASES.contains(&lease)) {
             return Err(Problem::invalid("`lease` is 1 s to 1 h"));
         }
@@ -468,7 +467,7 @@ pub(crate) struct TimeRangeBody {
 impl TimeRangeBody {
     pub(crate) fn read(&self) -> Result<RequestedRange, Problem> {
         let at = |text: &Option<String>| text.as_deref().map(time).transpose();
-        let last = self.last.as_deref().map(duration).transpose()?;
+        let last = duration("last", &self.last)?;
         let stretch = RequestedRange {
             from_ns: at(&self.from)?,
             to_ns: at(&self.to)?,
@@ -487,13 +486,15 @@ impl TimeRangeBody {
     }
 }
 
-/// Parses a duration in the notation for users.
-pub(crate) fn duration(text: &str) -> Result<Duration, Problem> {
-    quantity::duration(text).ok_or_else(|| {
-        Problem::invalid(format!(
-            "{text:?} is not a duration: write it like 250ms, 10s, 5m or 2h"
-        ))
-    })
+/// Parses the duration of a field in the notation for users.
+fn duration(field: &'static str, text: &Option<String>) -> Result<Option<Duration>, Problem> {
+    let parse = |text: &String| {
+        quantity::duration(text).ok_or_else(|| {
+            let why = format!("{text:?} is not a duration: write it like 250ms, 10s, 5m or 2h");
+            Problem::invalid(why).of_field(field)
+        })
+    };
+    text.as_ref().map(parse).transpose()
 }
 
 /// Parses a time in the notation for users. Returns ns since the UNIX epoch.

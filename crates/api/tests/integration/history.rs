@@ -392,14 +392,22 @@ fn a_rule_acts_on_the_past() {
     // A retry scans nothing. The answer of GET can be sent back.
     put("all", &rule).done(200);
     put("all", &got).done(200);
-    put("1", &json!({ "filter": "udp", "scan_past": "soon" })).refused(422);
-    put(
-        "1",
-        &json!({ "filter": "udp", "scan_past": "1h", "enabled": false }),
-    )
-    .refused(422);
     put("new", &json!({ "filter": "tcp" })).done(201);
-    put("new", &json!({ "filter": "tcp", "scan_past": "1h" })).refused(409);
+    // The refusal names the field.
+    let soon = json!({ "filter": "udp", "scan_past": "soon" });
+    let disabled = json!({ "filter": "udp", "scan_past": "1h", "enabled": false });
+    let tried = json!({ "filter": "tcp", "scan_past": "1h" });
+    let held = json!({ "filter": "udp", "scan_past": "1h", "hold_off": "soon" });
+    for (name, rule, status, field) in [
+        ("1", soon, 422, "scan_past"),
+        ("1", disabled, 422, "scan_past"),
+        ("new", tried, 409, "scan_past"),
+        ("1", held, 422, "hold_off"),
+    ] {
+        let answer = put(name, &rule);
+        answer.refused(status);
+        assert_eq!(answer.json()["field"], field);
+    }
 }
 
 /// An address of `api.metrics` serves metrics and health checks, and nothing else to any client.

@@ -89,6 +89,9 @@ pub enum CommandError {
     /// The rule of the hit was changed or removed meanwhile.
     #[error("the rule was changed or removed meanwhile: ask again")]
     RuleChanged,
+    /// The rule cannot act on the past. The text says why.
+    #[error("{0}")]
+    NoScan(String),
     /// Any other reason, in words.
     #[error("{0}")]
     Refused(String),

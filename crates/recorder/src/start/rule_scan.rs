@@ -113,9 +113,8 @@ impl RecorderHandle {
     /// A rule that is already as requested is not scanned again: the request may be a retry.
     ///
     /// # Errors
-    /// As [`Self::put_rule`]; `Refused`: the present rule already has these filters, and the
-    /// request is no retry of its scan. `Refused` too: a dump script makes the rule's dump
-    /// expression.
+    /// As [`Self::put_rule`]; `NoScan`: the present rule already has these filters, and the request
+    /// is no retry of its scan. `NoScan` too: a dump script makes the rule's dump expression.
     pub fn put_rule_and_scan(
         &self,
         name: &str,
@@ -128,7 +127,7 @@ impl RecorderHandle {
             let config = &lock(&self.rules.configured).config;
             if request.dump.is_none() && config.scripts.dump.is_some() {
                 let why = "the dump script may keep state from packet to packet, so it cannot act on the past: give the rule its own dump filter";
-                return Err(CommandError::Refused(why.to_owned()));
+                return Err(CommandError::NoScan(why.to_owned()));
             }
             request.dump.clone().unwrap_or_else(|| config.dump.clone())
         };

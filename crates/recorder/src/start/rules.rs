@@ -797,7 +797,7 @@ fn no_rule(name: &str) -> CommandError {
 
 /// A scan is requested for a filter that has already tried packets of the past.
 pub(super) fn no_second_try(name: &str) -> CommandError {
-    CommandError::Refused(format!(
+    CommandError::NoScan(format!(
         "rule '{name}' has this filter already, and has tried the packets since it was added: remove the rule first, or test the filter"
     ))
 }
