@@ -81,6 +81,20 @@ export class Recorder {
     return answer.headers.get('content-type')?.includes('json') ? answer.json() : answer;
   }
 
+  /** The packets in the dumps of a rule, as texts of `packetsOf`. Waits until the dumps are finished. */
+  async dumped(rule, filter) {
+    const deadline = Date.now() + PATIENCE;
+    let dumps;
+    do ({ dumps } = await this.api(`v1/dumps?rule=${encodeURIComponent(rule)}`));
+    while (!(dumps.length && dumps.every((dump) => dump.report)) && Date.now() < deadline);
+    const files = dumps.map(async ({ number }) => {
+      const file = join(this.folder, `${number}.pcapng`);
+      writeFileSync(file, Buffer.from(await (await this.api(`v1/dumps/${number}/file`)).arrayBuffer()));
+      return packetsOf(file, filter);
+    });
+    return (await Promise.all(files)).flat();
+  }
+
   async kill() {
     this.child.kill('SIGKILL');
     await ended(this.child);

@@ -1,9 +1,9 @@
 import { count, plural, si } from './format';
-import type { Missing } from './types';
+import type { Missing, RuleScan } from './types';
 
 /** What each cause of a loss means, and what helps: docs/verdicts.md. */
 const CAUSES: Record<string, [what: string, helps: string]> = {
-  evicted: ['overwritten in the ring before they were written', 'a larger --ring, a shorter past, or when-full protect'],
+  evicted: ['overwritten in the ring before they were read', 'a larger --ring, a shorter past, or when-full protect'],
   'interface-down': ['passed while the interface was down or removed', ''],
   kernel: ['dropped by the kernel before the recorder read them', 'a larger capture-buffer, more rx-threads, a capture filter, a snap length; see the findings in Health'],
   nic: ['dropped by the network card', 'a larger receive ring; see the findings in Health'],
@@ -41,6 +41,16 @@ export function howMany(missing: Missing): string {
   const n = missing.packets ?? missing.at_most;
   if (n === null || n === undefined) return 'an unknown number of packets';
   return `${missing.packets === null || missing.packets === undefined ? 'up to ' : ''}${plural(n, 'packet')}`;
+}
+
+/** A rule's scan of the past in words. */
+export function scanWords({ past, running, hits, dumps, waited, stopped, scan }: RuleScan): string {
+  const found = `the last ${past}: ${plural(hits, 'hit')}, ${plural(dumps, 'dump')}`;
+  if (running) return `scanning ${found}`;
+  const missing = scan?.missing.map((it) => `${howMany(it)} ${causeWords(it.cause)}`).join(', ');
+  const verdict = scan && (missing ? `: incomplete: ${missing}` : `: ${scan.verdict === 'complete' ? scan.verdict : scan.reasons}`);
+  const waiting = waited ? `; ${plural(waited, 'new hit')} waited for the scan` : '';
+  return `scanned ${found} in ${plural(scan?.inspected ?? 0, 'packet')}${verdict ?? ''}${waiting}${stopped ? `; ended early: ${stopped}` : ''}`;
 }
 
 /** Why a hit starts no dump: docs/triggers.md. */

@@ -1,7 +1,7 @@
-import { api, reason, request, send, ApiError, whenUnauthorized } from './api';
+import { api, reason, request, send, troubleOf, ApiError, whenUnauthorized } from './api';
 import { events } from './events';
 import type { Interface, RecorderStatus, Session } from './types';
-import { faultyParameters, parseView, writeView, type Tab, type View } from './url';
+import { faultyParameters, parseView, writeView, type View } from './url';
 import type { Range } from './time';
 
 const ZONE_KEY = 'retroscope-zone';
@@ -62,10 +62,6 @@ class State {
     if (this.depth > 0) history.back();
   }
 
-  show(tab: Tab): void {
-    this.go({ tab });
-  }
-
   /** Shows a time range in the Scope view. */
   look(range: Range, change: Partial<View> = {}): void {
     this.go({ tab: 'scope', range, ...change });
@@ -113,7 +109,9 @@ class State {
       return;
     }
     if (isNew && !this.mayNot('followEvents')) events().start();
-    await Promise.all([this.refresh(), this.readInterfaces()]);
+    const interfaces = troubleOf(async () => (this.interfaces = (await api.interfaces()).interfaces));
+    await this.refresh();
+    this.trouble ||= await interfaces;
   }
 
   /** Exchanges a token or the code of a link for a session. */
@@ -163,14 +161,6 @@ class State {
     } catch (error) {
       // 401: the login view has the reason.
       this.trouble = error instanceof ApiError && error.status === 401 ? '' : reason(error);
-    }
-  }
-
-  async readInterfaces(): Promise<void> {
-    try {
-      this.interfaces = (await api.interfaces()).interfaces;
-    } catch (error) {
-      this.trouble = reason(error);
     }
   }
 }

@@ -7,6 +7,7 @@ export interface Problem {
   title: string;
   status: number;
   detail: string;
+  field?: string;
   filter?: string;
   offset?: number;
   role?: Role;
@@ -43,6 +44,7 @@ export interface Scan {
   verdict: string;
   reasons: string;
   missing: Missing[];
+  inspected: number;
   /** Packets from dumps, of the time that left the ring. */
   dumps?: { packets: number } | null;
 }
@@ -149,9 +151,11 @@ export interface RuleCost {
 type Optional<Name extends string, T> = Partial<Record<Name, T | null>>;
 
 /** Fields of a rule that the editor shows. Null or absent: the recorder's option applies. */
-export type Rule = { name: string } & Optional<'enabled' | 'single', boolean> &
-  Optional<'filter' | 'dump' | 'alert_dump' | 'past' | 'future' | 'hold_off' | 'keep_age' | 'into' | 'last_hit', string> &
+export type Rule = { name: string; scan?: RuleScan | null } & Optional<'enabled' | 'single', boolean> &
+  Optional<'filter' | 'dump' | 'alert_dump' | 'past' | 'future' | 'scan_past' | 'hold_off' | 'keep_age' | 'into' | 'last_hit', string> &
   Optional<'hits' | 'max_dumps' | 'dumps_per_minute' | 'bytes_per_hour' | 'packets' | 'bytes' | 'keep_bytes', number>;
+
+export type RuleScan = { past: string; running: boolean; stopped: string | null; scan: Scan | null } & Record<'hits' | 'dumps' | 'waited', number>;
 
 export interface RuleTested {
   hits: number;
