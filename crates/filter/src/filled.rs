@@ -27,7 +27,8 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct FilledExpression {
     pub(crate) display: String,
-    /// The plan, which all expressions of one template share.
+    /// The plan, which all expressions of one template share. A clone of a filter has its own copy
+    /// of a plan with patterns.
     pub(crate) plan: Arc<EvaluationPlan>,
     pub(crate) pieces: Vec<Arc<FilterPiece>>,
     pub(crate) terms: TermValues,

@@ -103,9 +103,9 @@ pub enum Decision {
     Take,
     /// The packet does not match.
     Skip,
-    /// A later fragment whose first fragment has not been seen. The caller sets the packet aside
-    /// under this key until an answer resolves the key. A packet whose key is never resolved does
-    /// not match.
+    /// A later fragment whose first fragment has not been seen, or is forgotten. The caller sets
+    /// the packet aside under this key until an answer resolves the key. A packet whose key is
+    /// never resolved does not match.
     Maybe(FragmentKey),
 }
 

@@ -90,7 +90,8 @@ fn skip(instruction: &Instruction, condition: bool) -> usize {
 }
 
 /// Applies the operation of `code` to `a` and `operand`. `None` for a division by zero. C does not
-/// define shifts by 32 bits or more. The result here is 0, as in libpcap's interpreter for `X`.
+/// define shifts by 32 bits or more. The result here is 0, as libpcap's interpreter gives for
+/// shifts by `X`.
 #[inline]
 pub(crate) fn arithmetic(code: u16, a: u32, operand: u32) -> Option<u32> {
     Some(match code {

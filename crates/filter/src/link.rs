@@ -69,7 +69,7 @@ pub enum FilterMode {
     /// Like `tcpdump -r`: the netmask is 0, and most link types have no `inbound`, `outbound` or
     /// `ifindex`.
     Savefile,
-    /// Like a live interface with an unknown netmask: libpcap rejects `ip broadcast`. Direction and
-    /// interface index come from [`crate::Aux`].
+    /// Like a live interface with an unknown netmask: libpcap rejects `ip broadcast`. For most
+    /// link types, direction and interface index come from [`crate::Aux`].
     Live,
 }

@@ -3,7 +3,7 @@
 //!
 //! | Kind of name | libpcap calls |
 //! |---|---|
-//! | hosts, which may query slow name servers, and ports | getaddrinfo(3) |
+//! | hosts (may ask slow name servers), ports | getaddrinfo(3) |
 //! | networks | getnetbyname(3) |
 //! | protocols | getprotobyname(3) |
 //! | Ethernet hosts | ether_hostton(3) |

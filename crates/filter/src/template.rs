@@ -72,9 +72,9 @@ pub struct TriggerFacts {
     pub parsed: Parsed,
     /// Ring-wide number of the trigger packet's interface.
     pub interface: u16,
-    /// For a later fragment, which has no ports: the flow of its datagram's first fragment, if
-    /// known. With that flow `$flow` and `$communityId` get the same values as from other packets
-    /// of the flow.
+    /// For a later fragment of TCP, UDP or SCTP, which has no ports: the flow of its datagram's
+    /// first fragment, if known. With that flow `$flow` and `$communityId` get the same values as
+    /// from other packets of the flow.
     pub first_fragment: Option<FlowKey>,
 }
 
@@ -230,8 +230,8 @@ impl Template {
         self.pieces.iter().filter_map(|piece| piece.fixed.as_ref())
     }
 
-    /// Makes the shared piece of the piece number `index`, unless that piece contains a variable.
-    /// `name` is a name that libpcap must look up.
+    /// Makes the shared [`FilterPiece`] of piece number `index`, unless the piece contains a
+    /// variable. `name` is a name that libpcap must look up.
     fn fix(&mut self, index: usize, name: Option<Range<usize>>) {
         let bytes = self.pieces[index].bytes.clone();
         if !self.filled_in(&bytes).is_empty() {

@@ -19,7 +19,7 @@ impl PayloadTest {
         Self::Contains(Box::new(Finder::new(needle).into_owned()))
     }
 
-    /// The string that must occur anywhere in the payload, if the test is `contains`.
+    /// The string for which the test searches the payload, if the test is `contains`.
     pub(crate) fn needle(&self) -> Option<&[u8]> {
         match self {
             Self::Contains(finder) => Some(finder.needle()),
