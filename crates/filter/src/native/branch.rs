@@ -93,7 +93,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Compares two values. `code` is the code of the operation with a constant operand.
+    /// Compares two values. `code` is the operation's code for a constant operand, also if the
+    /// operand is `X`.
     fn compare(&mut self, code: u16, a: Value, b: Value) -> BranchCondition {
         let condition = match code {
             op::JEQ_K => IntCC::Equal,
@@ -159,7 +160,7 @@ impl Translator<'_, '_> {
             let Some((if_true, if_false)) = targets else {
                 break;
             };
-            // Only the first comparison with a constant can hold.
+            // Of several comparisons with the same constant, only the first can hold.
             if seen.insert(instruction.k) {
                 cases.push((instruction.k, self.through_jumps(if_true)));
             }

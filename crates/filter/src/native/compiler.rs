@@ -106,7 +106,7 @@ impl Compiler {
     }
 
     /// Queues programs that will run as one function. The group counts as one program. Does nothing
-    /// if they have machine code already.
+    /// if that function exists already.
     pub fn submit_fused(&self, joint: &FusedPrograms) {
         if joint.native().is_none() {
             let joint = joint.clone();

@@ -23,8 +23,8 @@ pub(super) mod flags {
     pub(in crate::ruleset) const ASK: u8 = 1;
     /// The whole expression must be evaluated for every found packet.
     pub(in crate::ruleset) const PARTIAL: u8 = 2;
-    /// The whole expression must be evaluated for short frames, because the result of `or` and
-    /// `not` with loads beyond the captured bytes depends on the order.
+    /// The whole expression must be evaluated for short frames, because the result of `or`, `not`
+    /// and `ether host` with loads beyond the captured bytes depends on the order.
     pub(in crate::ruleset) const ORDERED: u8 = 4;
     /// The expression tests hardware addresses or tags, so look-ups decide only on Ethernet. On
     /// other link types the rule's program decides, if libpcap accepts the expression.

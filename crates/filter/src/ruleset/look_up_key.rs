@@ -23,7 +23,7 @@ pub(super) enum LookUpKey {
     /// A primitive that can be looked up. Its `ends` (source or destination) are not part of the
     /// table key.
     One(Atom),
-    /// IP fragments between two addresses, for `$flow`.
+    /// IP fragments between two addresses, for `$flow` and `$communityId`.
     Fragments([IpAddr; 2]),
     /// All IP packets between two addresses, for `$flow`.
     Pair([IpAddr; 2]),

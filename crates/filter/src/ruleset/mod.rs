@@ -22,10 +22,11 @@
 //!
 //! # Updates
 //! The control side changes its own version and publishes it by replacing a pointer. The data path
-//! switches to a new version in [`RuleReader::refresh`], which never waits. Versions share the
-//! parts that did not change. An update copies about a thousand pointers and the parts that it
-//! changes: some KiB with 1,000 flows, and about 150 KiB with 100,000 flows. At an update the
-//! control side frees the old versions that no reader uses any more.
+//! switches to a new version in [`RuleReader::refresh`], which never waits, or in
+//! [`RuleReader::refresh_blocking`]. Versions share the parts that did not change. An update copies
+//! about a thousand pointers and the parts that it changes: some KiB with 1,000 flows, and about
+//! 150 KiB with 100,000 flows. At an update the control side frees the old versions that no reader
+//! uses any more.
 //!
 //! # Memory
 //! Tables take 0.6 MiB and some 60 bytes for each look-up: 1.1 MiB with 10,000 flows

@@ -63,7 +63,7 @@ impl PublishedIndex {
 /// Matches packets against a [`RuleSet`](super::RuleSet). Made by
 /// [`RuleSet::reader`](super::RuleSet::reader), one for each thread of the data path.
 ///
-/// A reader uses one version of the rules until [`Self::refresh`].
+/// A reader uses one version of the rules until [`Self::refresh`] or [`Self::refresh_blocking`].
 pub struct RuleReader {
     shared: Arc<PublishedIndex>,
     index: Arc<RuleIndex>,

@@ -31,8 +31,9 @@ use super::{
 /// Snap length for libpcap. It does not change which packets match.
 const SNAPLEN: u32 = 262_144;
 
-/// Rules to match packets against. One thread changes the set and publishes versions. A
-/// [`RuleReader`] on another thread takes the latest version at [`RuleReader::refresh`].
+/// Rules to match packets against. The owner changes the set and publishes versions. A
+/// [`RuleReader`], which may be on another thread, takes the latest version at
+/// [`RuleReader::refresh`].
 ///
 /// ```
 /// use retroscope_filter::{Aux, Filter, FilterFrame, Matches, FilterMode, RuleId, RuleSet};

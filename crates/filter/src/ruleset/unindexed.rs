@@ -73,9 +73,9 @@ impl UnindexedRules {
         }
     }
 
-    /// Dissolves units of which at most half of the rules remain, and moves new rules to units,
-    /// before readers see the changes. Returns the programs of each unit that has new rules and at
-    /// least two programs. The caller should compile these programs together.
+    /// Dissolves units of which at most half of the rules remain, and moves their rules and new
+    /// rules to units, before readers see the changes. Returns the programs of each unit that got
+    /// rules and has at least two programs. The caller should compile these programs together.
     pub(super) fn arrange(&mut self) -> Vec<FusedPrograms> {
         self.is_changed = false;
         let mut new = Vec::new();

@@ -1,4 +1,4 @@
-//! Helpers of the tests that read the reference captures and tables.
+//! Helpers of several tests: hand-made frames, reference captures and tables.
 
 pub(crate) mod frames;
 
