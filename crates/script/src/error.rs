@@ -13,7 +13,7 @@ pub enum ScriptError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's error.
+        /// The system's error, or the reason why the content is no script: too long, or not UTF-8.
         error: io::Error,
     },
     /// The text is not Lua. The user must correct the script.
@@ -49,11 +49,11 @@ pub enum ScriptError {
     Partition {
         /// The script's name.
         name: String,
-        /// The invalid value.
+        /// The invalid value if it is a string, otherwise its type.
         found: String,
     },
-    /// A dump function returned neither a predicate nor an expression. The user must correct the
-    /// script.
+    /// A dump function returned a value other than a predicate, an expression, nil and false. The
+    /// user must correct the script.
     #[error(
         "{name}: the dump function returned {found}, and should return function(pkt) … end or an expression"
     )]

@@ -42,8 +42,9 @@
 //! (`prelude.lua`). A script that is `trusted` runs without the sandbox ([`Script::new`]). The
 //! sandbox is not meant for scripts of unknown authors: LuaJIT makes no such promise.
 //!
-//! This crate does **not** know the ring, the threads of the recorder, or clocks. It starts one
-//! thread for each Lua state, which limits the time of calls into this state (`watchdog.rs`).
+//! This crate does **not** know the ring, the threads of the recorder, or clocks. For the Lua state
+//! of each script it starts one thread, which limits the time of calls into this state
+//! (`watchdog.rs`).
 
 mod address;
 mod dump;

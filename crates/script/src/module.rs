@@ -85,7 +85,7 @@ pub struct LuaModule {
 }
 
 impl LuaModule {
-    /// Runs the file once, and keeps the table that it returns.
+    /// Runs the file once, and reads the table that it returns.
     ///
     /// # Errors
     /// [`ScriptError`] if the text is not Lua, if it fails, or if it does not return a module.
@@ -373,9 +373,9 @@ impl ModuleTable<'_> {
     }
 
     /// Adds a line number to an error of `module.lua`. For an error about keys, the line is that of
-    /// `flowKeys`. Otherwise, if the error contains a field in quotes, the line is the first line
-    /// after `defaultState` that contains this field. If there is no such line, the line is that of
-    /// `stateType`.
+    /// `flowKeys`. Otherwise, if the error contains a field in quotes, the line is the first line,
+    /// from `defaultState` on, that contains this field. If there is no such line, the line is that
+    /// of `stateType`.
     fn place(&self, error: ScriptError) -> ScriptError {
         let ScriptError::Failed { message } = &error else {
             return error;

@@ -94,9 +94,9 @@ pub struct ModuleDumpRequest {
 /// The packets that one instance of a script or module must see, all of them and in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Partition {
-    /// All packets, as the file says.
+    /// All packets: the file declares `none`.
     None,
-    /// All packets, as the file says nothing.
+    /// All packets: the file declares no partition.
     #[default]
     Undeclared,
     /// All packets between two addresses.

@@ -1,7 +1,7 @@
 //! The facts of a packet that the trusted Lua part reads: a fixed C struct that Rust fills before a
 //! call.
 //!
-//! Rust, not Lua, parses the headers. So scripts and filters agree about the headers: the facts are
+//! Rust, not Lua, parses the headers. So scripts and `$flow` agree about the headers: the facts are
 //! those of [`retroscope_packet::parse`]. For most packets [`CommonHeaders`] finds the same facts
 //! in a fraction of the time. If a script uses only protocol, ports and flags, parsing takes even
 //! less time.
@@ -64,7 +64,8 @@ pub(crate) struct PacketSlot {
     pub(crate) ether_type: i32,
     pub(crate) src_port: i32,
     pub(crate) dst_port: i32,
-    /// Offset of the payload. `payload_len` is its captured length.
+    /// Offset of the payload, or `len` if the captured length of the payload is 0. `payload_len` is
+    /// this captured length.
     pub(crate) payload: i32,
     pub(crate) payload_len: i32,
     /// Offset of the IP header.

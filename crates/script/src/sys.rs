@@ -162,8 +162,9 @@ pub(crate) fn want_address() -> usize {
 /// [`PacketSheet::want`], for Lua.
 ///
 /// # Safety
-/// `sheet` must be the sheet of the machine whose prelude calls this. The sheet shows packets that
-/// are borrowed for the call into Lua: [`crate::machine`] clears the sheet when the call ends.
+/// `sheet` must be the sheet of the Lua state whose prelude calls this. The sheet shows packets
+/// that are borrowed for the call into Lua: [`crate::machine`] and [`crate::module`] clear the
+/// sheet when the call ends.
 unsafe extern "C" fn want(sheet: *const PacketSheet, facts: u32) {
     // SAFETY: the caller's promise. `LuaRuntime` owns the sheet. After the sheet is dropped, only
     // finalizers of trusted code can run. The fields that change are cells, and only this thread
