@@ -10,7 +10,7 @@
 //! - [`FusedPrograms`] runs many programs as one function.
 //! - [`Filter`] is a filled expression, compiled for each link type of the sources. It decides what
 //!   to do with a packet.
-//! - [`RuleSet`] holds thousands of filters and finds, by look-ups, all that match a packet.
+//! - [`RuleSet`] holds thousands of filters and finds, mostly by look-ups, all that match a packet.
 //!
 //! The crate is pure: bytes in, answers out. It has no sockets, and no thread except the
 //! [`Compiler`]'s. It uses the system in few ways. Names are looked up in the system's tables and
