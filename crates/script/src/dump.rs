@@ -4,8 +4,8 @@ use mlua::{Function, LuaString, Value};
 
 use crate::error::{ScriptError, kind};
 
-/// Maximum length of a name that a dump function returns, bytes. The name becomes part of messages
-/// and of a JSON file.
+/// Number of bytes that are kept of a name that a dump function returns. The name becomes part of
+/// messages and of a JSON file.
 const NAME_MAX: usize = 256;
 
 /// A function over packets that a dump function returned, for [`crate::Machine::match_derived`].
