@@ -3,7 +3,7 @@
 # Everything goes through cargo, so CARGO_TARGET_DIR and the other cargo variables mean what they always mean.
 
 .DEFAULT_GOAL := help
-COMMANDS := help setup setup-build demo demo-page test test-dpdk page page-test lint bench bench-quick bench-capture bench-ab papers verify soak docs package crate clean
+COMMANDS := help setup setup-build demo demo-page test test-dpdk page page-test lint bench bench-quick bench-capture bench-shed bench-ab papers verify soak docs package crate clean
 .PHONY: $(COMMANDS)
 
 help: ## list these commands
@@ -47,7 +47,10 @@ bench-quick: setup-build ## its own tests, then the rows that ring and filters a
 bench-capture: setup ## live capture over veth, as root: processor time against other programs (5 minutes, likewise)
 	@scripts/bench.sh capture
 
-papers: ## every figure of the papers next to ours, as root also live capture; continues an interrupted run (an hour; QUICK=1 is brief)
+bench-shed: setup ## what Suricata finds after overload, as root over veth, by rate and shedding algorithm (half an hour; QUICK=1 is brief)
+	@scripts/bench.sh shed
+
+papers: ## every figure of the papers next to ours, as root also those on live traffic; continues an interrupted run (two hours; QUICK=1 is brief)
 	@scripts/setup.sh papers
 	@scripts/bench.sh papers
 

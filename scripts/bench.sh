@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Benchmarks, optimised build: `bench.sh quick` runs their own tests and measures the judged rows, `bench.sh full` all rows, then what is not the ring: the
 # reader of capture files, a filter over a file, and the generator over a veth pair. `bench.sh capture` measures live capture over veth,
-# as root, and then draws. `bench.sh papers` measures all of these rows, continues where an interrupted run of the same commit stopped,
-# and writes papers.md next to them (docs/dev/papers.md); QUICK=1 measures briefly, as root it also captures. Figures compare with each other inside one run.
+# as root, and then draws. `bench.sh shed` does the same for load shedding. `bench.sh papers` measures all of these rows, continues where an interrupted run of the same commit stopped,
+# and writes papers.md next to them (docs/dev/papers.md); QUICK=1 measures briefly, as root it also captures and sheds. QUICK=1 with shed is brief too. Figures compare with each other inside one run.
 #
 # Rows go to bench/results.json in cargo's target directory. ROWS selects some: ROWS=ring,limits/raw-insert.
-# UPDATE_DOCS=1 with full or capture: the part of docs/dev/benchmarks.md and docs/dev/plots that it measures is made anew from this run.
+# UPDATE_DOCS=1 with full, capture or shed: the part of docs/dev/benchmarks.md and docs/dev/plots that it measures is made anew from this run.
 # UPDATE_DOCS=1 with papers: the figures of this run are published in docs/dev/papers, for this kind of machine, and in docs/dev/papers.md.
 # REMARK says what a reader of the figures must know about the run.
 
@@ -13,10 +13,14 @@
 
 what=${1:-quick}
 bench=$(target_dir)/bench
+arguments=()
+if [ "$what" = papers ] || [ "$what" = shed ]; then
+	[ -z "${QUICK:-}${ROWS:-}" ] || [ -z "${UPDATE_DOCS:-}" ] || die "UPDATE_DOCS needs a whole run, without QUICK and ROWS"
+	arguments=(${QUICK:+--quick})
+fi
 if [ "$what" = papers ]; then
 	bench=$bench/papers
-	[ -z "${QUICK:-}${ROWS:-}" ] || [ -z "${UPDATE_DOCS:-}" ] || die "UPDATE_DOCS needs a whole run, without QUICK and ROWS"
-	[ "$(id -u)" = 0 ] || [ -z "${UPDATE_DOCS:-}" ] || die "UPDATE_DOCS needs a whole run: live capture over veth needs root"
+	[ "$(id -u)" = 0 ] || [ -z "${UPDATE_DOCS:-}" ] || die "UPDATE_DOCS needs a whole run: live traffic over veth needs root"
 else
 	rm -f "$bench/results.json"
 fi
@@ -36,14 +40,19 @@ if [ "$what" = quick ]; then
 fi
 program=$(built -p retroscope-bench --bin retroscope-bench "${features[@]}")
 
-arguments=()
-if [ "$what" = papers ]; then
-	arguments=(${QUICK:+--quick})
-	[ "$(id -u)" = 0 ] || echo "SKIP: live capture over veth needs root" >&2
-fi
-if [ "$what" = capture ] || { [ "$what" = papers ] && [ "$(id -u)" = 0 ]; }; then
-	[ "$(id -u)" = 0 ] || die "SKIP: live capture over veth needs root"
-	command -v tcpdump >/dev/null || echo "SKIP: the rows against tcpdump, which is not installed" >&2
+live_traffic=
+case $what in
+capture | shed | papers)
+	live_traffic=yes
+	if [ "$(id -u)" != 0 ]; then
+		live_traffic=
+		echo "SKIP: live traffic over veth needs root" >&2
+		[ "$what" = papers ] || exit 1
+	fi
+	;;
+esac
+if [ "$live_traffic" ]; then
+	[ "$what" = shed ] || command -v tcpdump >/dev/null || echo "SKIP: the rows against tcpdump, which is not installed" >&2
 	"${CC:-cc}" -O2 -o "$bench/minimal_reader" bench/shim/minimal_reader.c
 	arguments+=(--retroscope "$(built -p retroscope-cli --bin retroscope)" --minimal "$bench/minimal_reader")
 fi
@@ -51,9 +60,9 @@ fi
 step "measuring"
 "$program" "$what" --out "$bench" "${arguments[@]}" && failed=0 || failed=$?
 [ ! -e "$bench/results.json" ] || echo "rows: $bench/results.json"
-if [ "$what" = capture ] && [ -e "$bench/results.json" ]; then
+if { [ "$what" = capture ] || [ "$what" = shed ]; } && [ -e "$bench/results.json" ]; then
 	step "drawing"
-	"$program" report-capture --out "$bench" ${UPDATE_DOCS:+--docs docs/dev}
+	"$program" "report-$what" --out "$bench" ${UPDATE_DOCS:+--docs docs/dev}
 fi
 if [ "$what" = papers ] && [ -e "$bench/results.json" ]; then
 	step "drawing"

@@ -1,5 +1,5 @@
-//! The program that `make bench-quick`, `make bench`, `make bench-capture`, `make papers` and `make
-//! bench-ab` run.
+//! The program that `make bench-quick`, `make bench`, `make bench-capture`, `make bench-shed`,
+//! `make papers` and `make bench-ab` run.
 //!
 //! `ROWS` selects rows: a comma-separated list of names, or of prefixes of names up to a slash.
 
@@ -26,8 +26,8 @@ const QUICK: Scale = Scale {
 /// Turns of `papers --quick`, and seconds of each run.
 const BRIEF: (usize, f64) = (3, 0.1);
 
-/// Scale of `capture`, whose contestants are processes with their own memory, so that this program
-/// needs little memory.
+/// Scale of `capture` and `shed`, which measure processes with their own memory, so that this
+/// program needs little memory.
 const SMALL: Scale = Scale {
     ring_bytes: 2 << 20,
     ..QUICK
@@ -55,7 +55,8 @@ struct Arguments {
     /// Turns of each contestant for a judged row.
     #[arg(long, default_value_t = QUICK.repetitions)]
     repetitions: usize,
-    /// `papers` measures briefly. Its figures are marked, and not for publication.
+    /// `papers` and `shed` measure briefly. The figures of `papers` are marked. No such figure is
+    /// for publication.
     #[arg(long)]
     quick: bool,
     /// Packets of `flow-path`.
@@ -70,11 +71,13 @@ enum BenchTask {
     Quick,
     Full,
     Capture,
-    /// All rows; live capture only if its programs are given. An interrupted run continues after
-    /// its last finished group.
+    Shed,
+    /// All rows; rows on live traffic only if their programs are given. An interrupted run
+    /// continues after its last finished group.
     Papers,
     Report,
     ReportCapture,
+    ReportShed,
     /// Compares the rounds of two commits in the folder of results.
     Compare,
     /// Runs the flow path once. The rows of cache misses start this task under valgrind.
@@ -110,10 +113,15 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
         BenchTask::Quick => ("make bench-quick", &[Command::Quick][..], QUICK),
         BenchTask::Full => ("make bench", &[Command::Quick, Command::Full][..], QUICK),
         BenchTask::Capture => ("make bench-capture", &[Command::Capture][..], SMALL),
+        BenchTask::Shed => ("make bench-shed", &[Command::Shed][..], SMALL),
         BenchTask::Papers => {
-            let all = &[Command::Quick, Command::Full, Command::Capture];
-            // Live capture needs root and the programs.
-            let end = all.len() - usize::from(arguments.programs.retroscope.is_none());
+            use Command::{Capture, Full, Quick, Shed};
+            let all = &[Quick, Full, Capture, Shed];
+            // Live traffic needs root and the programs.
+            let end = match arguments.programs.retroscope {
+                Some(_) => all.len(),
+                None => 2,
+            };
             let command = if arguments.quick {
                 "make papers QUICK=1"
             } else {
@@ -126,9 +134,14 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
             return Ok(true);
         }
         BenchTask::Compare => return Ok(compare::compare(&out, print)?),
-        BenchTask::Report | BenchTask::ReportCapture => {
+        BenchTask::Report | BenchTask::ReportCapture | BenchTask::ReportShed => {
+            let command = match what {
+                BenchTask::ReportCapture => Command::Capture,
+                BenchTask::ReportShed => Command::Shed,
+                _ => Command::Full,
+            };
             let docs = (docs.as_deref(), papers.as_deref());
-            for path in report::report(&out, what == BenchTask::ReportCapture, docs)? {
+            for path in report::report(&out, command, docs)? {
                 say(&path.display().to_string());
             }
             return Ok(true);
@@ -157,7 +170,7 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
         fact("remark", remark);
     }
     fact("repetitions", scale.repetitions.to_string());
-    if what != BenchTask::Capture {
+    if !matches!(what, BenchTask::Capture | BenchTask::Shed) {
         fact("ring", format!("{} GiB", scale.ring_bytes >> 30));
     }
     // An interrupted run of `papers` continues if commit, machine, selected rows and scale are the

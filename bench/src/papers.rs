@@ -169,11 +169,13 @@ fn entries() -> Vec<(&'static str, Vec<Entry>)> {
 /// The make target that measures a row.
 fn target(name: &str) -> &'static str {
     let is_of = |command| rows::of(command).any(|row| rows::parts(row.name, name).is_some());
-    match [rows::Command::Quick, rows::Command::Capture].map(is_of) {
-        [true, _] => "make bench-quick",
-        [_, true] => "make bench-capture",
-        _ => "make bench",
-    }
+    let targets = [
+        (rows::Command::Quick, "make bench-quick"),
+        (rows::Command::Capture, "make bench-capture"),
+        (rows::Command::Shed, "make bench-shed"),
+    ];
+    let target = targets.iter().find(|(command, _)| is_of(*command));
+    target.map_or("make bench", |(_, target)| target)
 }
 
 /// The page.

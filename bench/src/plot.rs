@@ -36,15 +36,32 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0x88, 0x88, 0x88),
 ];
 
-/// Draws the figures into a folder, which is made if needed. Removes the old file of a figure that
-/// has no value now. `origin` identifies the run. Returns the written files.
+/// The marks of the values of a line, so that lines can be distinguished without colors: corners
+/// of polygons, in pixels.
+const MARKS: [&[(i32, i32)]; 7] = [
+    &[(-5, -5), (5, -5), (5, 5), (-5, 5)],
+    &[(0, -6), (6, 5), (-6, 5)],
+    &[(0, -7), (7, 0), (0, 7), (-7, 0)],
+    &[(0, 6), (6, -5), (-6, -5)],
+    &[(-2, -8), (2, -8), (2, 8), (-2, 8)],
+    &[(-6, -6), (6, -6), (-6, 6), (6, 6)],
+    &[(-8, -2), (8, -2), (8, 2), (-8, 2)],
+];
+
+/// Draws the figures with these names into a folder, which is made if needed. Removes the old file
+/// of such a figure that has no value now. `origin` identifies the run. Returns the written files.
 ///
 /// # Errors
 /// The system's error, with the path.
-pub(crate) fn write_all(rows: &[Row], origin: &str, folder: &Path) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn write_all(
+    rows: &[Row],
+    origin: &str,
+    folder: &Path,
+    is_drawn: &dyn Fn(&str) -> bool,
+) -> io::Result<Vec<PathBuf>> {
     fs::create_dir_all(folder).map_err(|error| at(folder, &error))?;
     let mut written = Vec::new();
-    for figure in rows::table(rows::FIGURES) {
+    for figure in rows::table(rows::FIGURES).filter(|figure| is_drawn(figure[0])) {
         let path = folder.join(figure[0]).with_extension("svg");
         if let Some((_, svg)) = draw(rows, &figure) {
             // Insert the origin after the first tag, which is the tag of the picture.
@@ -127,8 +144,14 @@ fn lines(
             let (min, max) = (row.min.unwrap_or(*value), row.max.unwrap_or(*value));
             ErrorBar::new_vertical(*at, min, *value, max, style, 6)
         }))?;
+        let mark = || Polygon::new(MARKS[number % MARKS.len()].to_vec(), style.filled());
+        let marks = points
+            .iter()
+            .map(|(at, _, value)| EmptyElement::at((*at, *value)) + mark());
+        chart.draw_series(marks)?;
         let y = 30 + i32::try_from(number)? * 22;
         legend.draw(&PathElement::new([(4, y), (28, y)], style))?;
+        legend.draw(&(EmptyElement::at((16, y)) + mark()))?;
         legend.draw(&Text::new(name.as_str(), (34, y), text.clone()))?;
     }
     root.present()?;

@@ -4,9 +4,9 @@
 //! The document is handwritten, except blocks between `<!-- generated: NAME -->` and `<!-- end
 //! -->`, which are replaced. Most blocks are tables by line and column (`rows::TABLES`) or show a
 //! figure (`figure NAME`, `rows::FIGURES`). If no row of a replaced block ran, the block says "not
-//! run", so that it keeps no number of an earlier run. Blocks whose names begin with `capture` have
-//! results of live capture (`make bench-capture` or `make papers`); the other blocks come from
-//! `make bench` or `make papers`. Blocks after `<!-- processor: AMD -->`, up to the next such
+//! run", so that it keeps no number of an earlier run. Blocks and figures whose names begin with
+//! `capture` have results of `make bench-capture`, and with `shed` of `make bench-shed`; the other
+//! blocks come from `make bench`. Blocks after `<!-- processor: AMD -->`, up to the next such
 //! marker, belong to a run on a processor with that word in its name.
 
 use std::{
@@ -139,9 +139,10 @@ fn strings<const N: usize>(words: [&str; N]) -> Vec<String> {
 /// The Markdown of a block. `None`: no block has this name.
 fn made(name: &str, rows: &[Row], machine: &Facts) -> Option<String> {
     let made = match name {
-        "machine" | "capture-machine" => facts(machine),
+        "machine" | "capture-machine" | "shed-machine" => facts(machine),
         "judged" => judged(rows, Command::Quick),
         "capture-judged" => judged(rows, Command::Capture),
+        "shed-judged" => judged(rows, Command::Shed),
         _ => match name.strip_prefix("figure ") {
             Some(name) => {
                 let figure = rows::table(rows::FIGURES).find(|figure| figure[0] == name)?;
@@ -238,35 +239,45 @@ fn facts(facts: &Facts) -> Option<String> {
     (lines.len() > 1).then(|| table(&lines))
 }
 
+/// The command whose results a block or a figure has; [`Command::Full`] also for the rows of
+/// [`Command::Quick`].
+fn command_of(name: &str) -> Command {
+    match name.split('-').next() {
+        Some("capture") => Command::Capture,
+        Some("shed") => Command::Shed,
+        _ => Command::Full,
+    }
+}
+
 /// The commit and the date of a run, for its figures.
 fn origin(facts: &Facts) -> String {
     let fact = |name| facts.get(name).map_or("unknown", String::as_str);
     format!("commit {}, {}", fact("commit"), fact("date"))
 }
 
-/// Unless `is_capture`, draws the figures of the run whose results are in `folder` into the same
-/// folder, and writes `papers.md` there (module `papers`). If `docs` is given, also fills the
-/// blocks of its `benchmarks.md` that belong to this command and this processor, and writes its
-/// `papers.md`. If these blocks show figures, draws the figures into its folder `plots`. If
-/// `papers` is given, adds the figures of this run to its `papers.md`. Returns the written files.
+/// Draws the figures of the run whose results are in `folder` into the same folder: those of
+/// `command`, or all for [`Command::Full`]. Then also writes `papers.md` there (module `papers`).
+/// If `docs` is given, also fills the blocks of its `benchmarks.md` that belong to this command and
+/// this processor, and writes its `papers.md`. If these blocks show figures, draws the figures into
+/// its folder `plots`. If `papers` is given, adds the figures of this run to its `papers.md`.
+/// Returns the written files.
 ///
 /// # Errors
 /// A file cannot be read or written, the markers of the document are wrong, or the document has no
 /// section for this processor. In the last two cases the document does not change.
 pub fn report(
     folder: &Path,
-    is_capture: bool,
+    command: Command,
     (docs, papers): (Option<&Path>, Option<&Path>),
 ) -> io::Result<Vec<PathBuf>> {
     let (rows, machine) = (session::read(folder)?, machine::read(folder)?);
-    let draw = |folder: &Path| {
-        if is_capture {
-            return Ok(Vec::new());
-        }
-        plot::write_all(&rows, &origin(&machine), folder)
+    let is_ours = |figure: &str| command_of(figure) == command;
+    let is_full = command == Command::Full;
+    let draw = |folder: &Path, is_drawn: &dyn Fn(&str) -> bool| {
+        plot::write_all(&rows, &origin(&machine), folder, is_drawn)
     };
-    let mut written = draw(folder)?;
-    if !is_capture {
+    let mut written = draw(folder, &|figure| is_full || is_ours(figure))?;
+    if is_full {
         let page = folder.join("papers.md");
         let text = papers::page_of(&rows, &machine);
         fs::write(&page, text).map_err(|error| at(&page, &error))?;
@@ -275,10 +286,10 @@ pub fn report(
     if let Some(docs) = docs {
         let path = docs.join("benchmarks.md");
         let before = fs::read_to_string(&path).map_err(|error| at(&path, &error))?;
-        let after = filled(&before, &rows, &machine, is_capture);
+        let after = filled(&before, &rows, &machine, command);
         let (after, has_figures) = after.map_err(|error| at(&path, &io::Error::other(error)))?;
         if has_figures {
-            written.extend(draw(&docs.join("plots"))?);
+            written.extend(draw(&docs.join("plots"), &is_ours)?);
         }
         fs::write(&path, after).map_err(|error| at(&path, &error))?;
         written.extend([path, papers::write_published(docs)?]);
@@ -295,7 +306,7 @@ fn filled(
     document: &str,
     rows: &[Row],
     machine: &Facts,
-    is_capture: bool,
+    command: Command,
 ) -> Result<(String, bool), String> {
     const PROCESSOR: &str = "<!-- processor: ";
     const BLOCK: &str = "<!-- generated: ";
@@ -315,7 +326,7 @@ fn filled(
             let made = made(name, rows, machine);
             let made = made.ok_or_else(|| format!("the block '{name}' is not known"))?;
             let figure = name.strip_prefix("figure ");
-            let of_command = figure.unwrap_or(name).starts_with("capture") == is_capture;
+            let of_command = command_of(figure.unwrap_or(name)) == command;
             let fills = is_ours && of_command;
             ours += u32::from(is_ours);
             has_figures |= fills && figure.is_some();

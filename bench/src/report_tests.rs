@@ -128,11 +128,12 @@ fn only_blocks_of_the_command_and_processor_change() {
         |name: &str, body: &str| format!("<!-- generated: {name} -->\n{body}\n<!-- end -->\n");
     let document = |amd: &str, intel: &str| {
         let (amd, intel) = (block("machine", amd), block("machine", intel));
-        let capture = block("capture-machine", "kept");
+        let others = ["capture-machine", "shed-machine"].map(|name| block(name, "kept"));
+        let capture = others.concat();
         format!("a\n<!-- processor: AMD -->\n{amd}{capture}<!-- processor: Intel -->\n{intel}b\n")
     };
     let table = "| what | is |\n|---|---|\n| processor | Intel(R) Xeon(R) |";
-    let fill = |document: &str, cpu| filled(document, &[], &machine(cpu), false);
+    let fill = |document: &str, cpu| filled(document, &[], &machine(cpu), Command::Full);
     let filled = fill(&document("old", "old"), "Intel(R) Xeon(R)");
     assert_eq!(filled, Ok((document("old", table), false)));
     let error = fill(&document("old", "old"), "POWER10").expect_err("it has no section");
@@ -159,6 +160,8 @@ fn rows_of_all_figures() -> Vec<Row> {
         ("limits/raw-insert/64B", 221.0),
         ("latency/idle/p99", 90.0),
         ("flow/lfn/negatives/formula/5pc", 2.5),
+        ("shed/all/400pc/events", 17.3),
+        ("shed/none/400pc/connections", 39.5),
     ] {
         rows.push(row(name, value));
     }
@@ -169,7 +172,8 @@ fn rows_of_all_figures() -> Vec<Row> {
 fn every_figure_is_drawn_from_its_rows_and_left_out_without() {
     let folder = tempfile::tempdir().expect("a folder");
     let rows = rows_of_all_figures();
-    let written = plot::write_all(&rows, "commit 1234567", folder.path()).expect("a folder");
+    let written = plot::write_all(&rows, "commit 1234567", folder.path(), &|_| true);
+    let written = written.expect("a folder");
     assert_eq!(written.len(), rows::table(rows::FIGURES).count());
     for path in &written {
         let file = fs::read_to_string(path).expect("it was written");
@@ -177,8 +181,10 @@ fn every_figure_is_drawn_from_its_rows_and_left_out_without() {
         assert!(file.contains("<desc>commit 1234567</desc>"));
         assert!(!file.contains("NaN") && !file.contains("inf"), "{path:?}");
     }
-    // A figure without rows does not keep an old picture.
-    let without = plot::write_all(&[], "", folder.path()).expect("a folder");
+    // A figure of another command stays. A figure without rows does not keep an old picture.
+    let without = plot::write_all(&[], "", folder.path(), &|_| false).expect("a folder");
+    assert!(without.is_empty() && written.iter().all(|path| path.exists()));
+    let without = plot::write_all(&[], "", folder.path(), &|_| true).expect("a folder");
     assert!(without.is_empty() && written.iter().all(|path| !path.exists()));
     for fields in rows::table(rows::TABLES) {
         assert_eq!(made(fields[0], &[]), "_not run_");
@@ -201,7 +207,7 @@ fn the_document_of_a_run_is_filled_with_its_figures() {
     let blocks = blocks.map(|name| format!("<!-- generated: {name} -->\n<!-- end -->\n"));
     fs::write(&document, blocks.concat()).expect("a folder to write to");
     let written =
-        report(run.path(), false, (Some(docs.path()), None)).expect("everything is there");
+        report(run.path(), Command::Full, (Some(docs.path()), None)).expect("everything is there");
     let figures = [run.path(), &docs.path().join("plots")].map(|at| at.join("sizes-1p1c.svg"));
     let [of_run, page] = [run.path(), docs.path()].map(|at| at.join("papers.md"));
     let [figure, of_docs] = figures;
@@ -215,7 +221,7 @@ fn the_document_of_a_run_is_filled_with_its_figures() {
     ] {
         assert!(text.contains(part), "{part} in {text}");
     }
-    let error = report(docs.path(), true, (None, None)).expect_err("nothing ran");
+    let error = report(docs.path(), Command::Capture, (None, None)).expect_err("nothing ran");
     assert!(error.to_string().contains(RESULTS), "{error}");
 }
 
@@ -233,7 +239,7 @@ fn published() -> (String, String) {
 #[test]
 fn the_document_has_every_judged_row() {
     let (amd, _) = published();
-    for command in [Command::Quick, Command::Capture] {
+    for command in [Command::Quick, Command::Capture, Command::Shed] {
         for listed in rows::of(command).filter(|row| !row.case.is_empty()) {
             let line = format!("| {} | `{}` |", listed.case, listed.name);
             assert!(amd.contains(&line), "{line}");
@@ -246,20 +252,25 @@ fn the_document_has_every_judged_row() {
 #[test]
 fn the_figures_are_of_the_run_of_the_tables() {
     let (amd, _) = published();
-    let fact = |name: &str| {
-        let (_, fact) = amd.split_once(&format!("| {name} | "))?;
-        let (fact, _) = fact.split_once(" |")?;
-        Some((name.to_owned(), fact.to_owned()))
+    let (_, shed) = amd.split_once("generated: shed-machine").expect("a block");
+    let facts = |text: &str| {
+        let fact = |name: &str| {
+            let (_, fact) = text.split_once(&format!("| {name} | "))?;
+            let (fact, _) = fact.split_once(" |")?;
+            Some((name.to_owned(), fact.to_owned()))
+        };
+        ["commit", "date"].into_iter().filter_map(fact).collect()
     };
-    let facts = ["commit", "date"].into_iter().filter_map(fact).collect();
     let plots = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/dev/plots");
     for fields in rows::table(rows::FIGURES) {
+        let is_shed = command_of(fields[0]) == Command::Shed;
+        let text = if is_shed { shed } else { &amd };
         let figure = plots.join(fields[0]).with_extension("svg");
         let svg = fs::read_to_string(&figure).unwrap_or_default();
         let (_, desc) = svg.split_once("<desc>").unwrap_or_default();
         let (desc, _) = desc.split_once("</desc>").unwrap_or_default();
         assert!(
-            desc.is_empty() || desc == origin(&facts),
+            desc.is_empty() || desc == origin(&facts(text)),
             "{figure:?}: {desc}"
         );
     }
@@ -269,7 +280,7 @@ fn the_figures_are_of_the_run_of_the_tables() {
 fn the_document_has_every_block_once_on_amd_and_none_twice_on_intel() {
     let (amd, intel) = published();
     let document = [amd.as_str(), &intel].concat();
-    filled(&document, &[], &machine("AMD"), false).expect("its markers are right");
+    filled(&document, &[], &machine("AMD"), Command::Full).expect("its markers are right");
     let blocks = |text: &str| {
         let lines = text
             .lines()
@@ -280,10 +291,11 @@ fn the_document_has_every_block_once_on_amd_and_none_twice_on_intel() {
     };
     let tables = rows::table(rows::TABLES).map(|fields| fields[0].to_owned());
     let figures = rows::table(rows::FIGURES).map(|fields| format!("figure {}", fields[0]));
-    let others = ["machine", "judged", "capture-machine", "capture-judged"];
+    let others = ["", "capture-", "shed-"];
+    let others = others.map(|of| [format!("{of}machine"), format!("{of}judged")]);
     let mut known: Vec<_> = tables
         .chain(figures)
-        .chain(others.map(str::to_owned))
+        .chain(others.into_iter().flatten())
         .collect();
     known.iter_mut().for_each(|name| name.push_str(" -->"));
     known.sort();

@@ -2,11 +2,12 @@
 //! the row.
 //!
 //! `make bench-quick` measures the groups of [`Command::Quick`], `make bench` also the groups of
-//! [`Command::Full`], `make bench-capture` the groups of [`Command::Capture`]. A judged row is in
-//! the table of its command (`judged`, `capture-judged`) with its goal. Most other rows are
-//! families: `{l}` and `{c}` in a name are placeholders, which `TABLES` and `FIGURES` of
-//! docs/dev/benchmarks.md arrange in lines and columns. The lists are text with one line for each
-//! item. Fields have `|` between them; in `WORDS` a ` = ` separates the two fields.
+//! [`Command::Full`], `make bench-capture` the groups of [`Command::Capture`], and `make
+//! bench-shed` those of [`Command::Shed`]. A judged row is in the table of its command (`judged`,
+//! `capture-judged`, `shed-judged`) with its goal. Most other rows are families: `{l}` and `{c}` in
+//! a name are placeholders, which `TABLES` and `FIGURES` of docs/dev/benchmarks.md arrange in lines
+//! and columns. The lists are text with one line for each item. Fields have `|` between them; in
+//! `WORDS` a ` = ` separates the two fields.
 //!
 //! A ratio is only as good as its denominator, so the `limits/…/vs-…` rows are measured in the same
 //! turns. If a denominator misses its goal, each ratio over that denominator has a remark. A
@@ -20,7 +21,7 @@ use crate::{
 };
 
 /// The make target to which a group belongs. `make bench` also measures the groups of
-/// [`Command::Quick`]. `make papers` measures all groups, but live capture only as root.
+/// [`Command::Quick`]. `make papers` measures all groups, but those on live traffic only as root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// `make bench-quick`: the judged rows, except the rows of live capture.
@@ -29,8 +30,10 @@ pub enum Command {
     Full,
     /// `make bench-capture`: programs on live traffic.
     Capture,
+    /// `make bench-shed`: load shedding on live traffic.
+    Shed,
 }
-use Command::{Capture, Full, Quick};
+use Command::{Capture, Full, Quick, Shed};
 
 /// Measures the selected rows of a group, and writes them to the results.
 pub(crate) type MeasureFn = fn(&Session) -> io::Result<()>;
@@ -54,6 +57,7 @@ pub(crate) const MEASURES: [(&str, Command, MeasureFn); 17] = [
     ("lfn", Full, flow::lfn::errors),
     ("misses", Full, flow::misses::rows),
     ("capture", Capture, capture::judged),
+    ("shed", Shed, capture::shed::judged),
 ];
 
 /// Rows, and families of rows: a line each, with the fields of [`Listed`].

@@ -196,14 +196,18 @@ impl Contestant<'_> {
 
 /// A running program.
 #[derive(Debug)]
-struct Process {
+pub(super) struct Process {
     child: Child,
     stderr: Option<JoinHandle<String>>,
 }
 
 impl Process {
     /// Starts the program on its CPUs and waits until it prints `ready` on stderr.
-    fn start(mut command: Command, ready: &'static str, seats: Seats) -> Result<Self, Failure> {
+    pub(super) fn start(
+        mut command: Command,
+        ready: &'static str,
+        seats: Seats,
+    ) -> Result<Self, Failure> {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -256,7 +260,8 @@ impl Process {
         Err(Failure::deadline(LIMIT.as_secs()))
     }
 
-    fn cpu_ns(&self) -> Result<u64, Failure> {
+    /// Processor time of the existing threads since their start, ns.
+    pub(super) fn cpu_ns(&self) -> Result<u64, Failure> {
         let failed = |error| Failure::system("reading schedstat", error);
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).map_err(failed)?;
         let of_task = |task: std::io::Result<fs::DirEntry>| {
@@ -268,7 +273,7 @@ impl Process {
     }
 
     /// Ends the program as a user would, and returns its output.
-    fn stop(mut self) -> Result<(String, String), Failure> {
+    pub(super) fn stop(mut self) -> Result<(String, String), Failure> {
         kill_process(Pid::from_child(&self.child), Signal::INT)
             .map_err(|error| Failure::system("kill", error))?;
         let mut stdout = String::new();

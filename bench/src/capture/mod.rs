@@ -18,6 +18,7 @@
 mod contestant;
 mod keeping;
 mod sender;
+pub(crate) mod shed;
 mod veth;
 
 use std::{io, path::PathBuf};
@@ -72,8 +73,8 @@ struct CaptureLoad {
 /// The programs that the benchmark does not look up in `PATH`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Programs {
-    /// Recorder and sender of `capture`.
-    #[arg(long, value_name = "PROGRAM", required_if_eq("what", "capture"))]
+    /// Recorder of `capture` and `shed`, and sender of `capture`.
+    #[arg(long, value_name = "PROGRAM", required_if_eq_any([("what", "capture"), ("what", "shed")]))]
     pub retroscope: Option<PathBuf>,
     /// `minimal_reader`, for `capture`.
     #[arg(long, value_name = "PROGRAM", required_if_eq("what", "capture"))]

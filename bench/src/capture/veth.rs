@@ -1,6 +1,8 @@
 //! A veth pair in a network namespace that is removed when the value is dropped.
 
-use std::process::Command;
+use std::{fs::File, os::fd::AsFd, process::Command, thread};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::measure::Failure;
 
@@ -29,6 +31,26 @@ impl Veth {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0]).args(words);
         command
+    }
+
+    /// Sets attributes of an interface: `ip link set`.
+    pub(super) fn set(&self, interface: &str, attributes: &[&str]) -> Result<(), Failure> {
+        let set = ["-n", &self.0, "link", "set", interface];
+        ip(&[&set[..], attributes].concat())
+    }
+
+    /// Runs `work` on a thread in the namespace.
+    pub(super) fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Failure> {
+        let path = format!("/run/netns/{}", self.0);
+        let file = File::open(&path).map_err(|error| Failure::system(&path, error))?;
+        let run = || {
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+                .map_err(|error| Failure::system("setns", error))?;
+            Ok(work())
+        };
+        thread::scope(|scope| scope.spawn(run).join())
+            .map_err(Failure::panicked)
+            .flatten()
     }
 }
 

@@ -16,21 +16,17 @@
 )]
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
-use retroscope_pcapfile::CaptureReader;
-use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
     namespace::Namespace,
     quiet,
-    recorder::{Outcome, PROGRAM, Recorder},
+    recorder::{Outcome, Recorder},
     traffic::{Frames, HEADERS, Sender, udp},
 };
 
@@ -40,9 +36,6 @@ const SLOTS: u64 = 50;
 const LENGTH: u64 = 500;
 /// Packets per second at which a recorder with [`slow_script`] cannot analyze all packets.
 const FLOOD: u64 = 150_000;
-
-/// Bytes of an Ethernet header.
-const HEADER_LEN: usize = 14;
 
 /// The flow of a packet, and the packet's position in the flow.
 fn place(number: u64) -> (u64, u64) {
@@ -352,169 +345,5 @@ fn bursts_by_the_size_of_the_queue() {
         let (sent, lost) = losses(&namespace, &line(ring, analyzers), bursts);
         let part = 100.0 * (lost.kernel + lost.lapped) as f64 / sent as f64;
         eprintln!("| {analyzers}, {ring} | {part:.1} % of {sent} | {lost:?} |");
-    }
-}
-
-/// The frames of `large/mix-a.pcap` with a whole Ethernet header, ten times with different
-/// addresses, without VLAN tags: the traffic of "What Suricata finds in the ring" in
-/// docs/dev/shedding.md.
-fn mixes() -> Option<Frames> {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-    let path = corpus.join("large/mix-a.pcap");
-    if !path.exists() {
-        eprintln!("SKIP: there is no {}", path.display());
-        return None;
-    }
-    let mut frames = Frames::default();
-    for round in 0..10 {
-        let mut reader = CaptureReader::open(&path).unwrap();
-        while let Some(record) = reader.next().unwrap() {
-            if record.data.len() >= HEADER_LEN {
-                frames.push(&changed(record.data, round));
-            }
-        }
-    }
-    Some(frames)
-}
-
-/// The frame without VLAN tags, and with one byte of both addresses XORed with `by`, except in
-/// group addresses. Checksums stay wrong, because no receiver checks them here.
-fn changed(frame: &[u8], by: u8) -> Vec<u8> {
-    let (ends, mut rest) = frame.split_at(HEADER_LEN - 2);
-    while rest.starts_with(&[0x81, 0]) || rest.starts_with(&[0x88, 0xa8]) {
-        rest = rest.get(4..).unwrap_or_default();
-    }
-    let mut frame = [ends, rest].concat();
-    // Offset of the first address after the frame's header, length of an address, index of the
-    // changed byte, and first byte of group addresses.
-    let (first, len, at, group) = match rest {
-        [8, 0, ..] => (12, 4, 1, 224),
-        [0x86, 0xdd, ..] => (8, 16, 5, 255),
-        _ => return frame,
-    };
-    for start in [HEADER_LEN + first, HEADER_LEN + first + len] {
-        if let Some(addr) = frame.get_mut(start..start + len)
-            && addr[0] < group
-        {
-            addr[at] ^= by;
-        }
-    }
-    frame
-}
-
-/// Runs Suricata on the capture that `command` writes to stdout. Returns the number of Suricata's
-/// events by kind.
-fn suricata(command: &mut Command) -> BTreeMap<String, u64> {
-    let directory = TempDir::new().unwrap();
-    let mut source = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    // Loads no rules. Suricata's own rules report gaps, so fewer kept packets would give more
-    // events.
-    let output = Command::new("suricata")
-        .args("-r /dev/stdin -k none -S /dev/null --runmode single -l".split(' '))
-        .arg(directory.path())
-        .stdin(source.stdout.take().unwrap())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    // Exit code 3 of the query means that packets are missing.
-    assert!(matches!(source.wait().unwrap().code(), Some(0 | 3)));
-    let mut events = BTreeMap::new();
-    for line in fs::read_to_string(directory.path().join("eve.json"))
-        .unwrap()
-        .lines()
-    {
-        let event: Value = serde_json::from_str(line).unwrap();
-        let kind = match event["event_type"].as_str().unwrap() {
-            "flow" if matches!(event["app_proto"].as_str(), None | Some("failed")) => "unknown",
-            "stats" | "anomaly" => continue,
-            kind => kind,
-        };
-        *events.entry(kind.to_owned()).or_default() += 1;
-    }
-    events
-}
-
-/// After figure 12 with a real analyzer: at the end, Suricata reads the packets that the ring still
-/// has. Packets arrive at four times the capacity. Their bytes are about four times the size of the
-/// ring. The run `no loss` has a ring of 1 GiB and no slow script.
-#[test]
-#[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
-fn events_of_suricata() {
-    const TIMES: u64 = 4;
-    let _machine = quiet();
-    let (Some(namespace), Some(frames)) = (Namespace::with_veth("suricata"), mixes()) else {
-        return;
-    };
-    if Command::new("suricata").arg("-V").output().is_err() {
-        eprintln!("SKIP: Suricata is not installed (7.0 of bookworm-backports)");
-        return;
-    }
-    for interface in ["v0", "v1"] {
-        namespace.ip(&format!("link set {interface} mtu 65535"));
-    }
-    let directory = TempDir::new().unwrap();
-    let (script, socket) = (slow_script(directory.path()), directory.path().join("api"));
-    let line = |ring_mib: u64, options: &str| {
-        format!(
-            "-i v1 --ring {ring_mib}MiB --set capture-buffer=1MiB {options} --trigger 'udp port 9' --api unix:{}",
-            socket.display()
-        )
-    };
-    let slow = format!("--trigger-lua {}", script.display());
-    let ring_mib = (frames.memory.len() as u64 / TIMES) >> 20;
-    let plain = line(ring_mib, &format!("--set analyzers=inline {slow}"));
-    let rate = capacity(&namespace, &plain, |sender, count, rate| {
-        sender.replay(&frames, count, rate.unwrap());
-    });
-    let shunt = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../examples/modules/shunt-tls.lua"
-    );
-    let [queue, cutoff, ted, shunting] = [
-        "--set analyzers=1",
-        "--cutoff 20KiB",
-        "--set ted=true",
-        &format!("--module {shunt}"),
-    ];
-    let runs = [
-        ("no loss", 1024, vec!["--set analyzers=inline"]),
-        ("all", ring_mib, vec![&slow, queue, cutoff, ted, shunting]),
-        ("no cutoff", ring_mib, vec![&slow, queue, ted, shunting]),
-        (
-            "no tail early drop",
-            ring_mib,
-            vec![&slow, queue, cutoff, shunting],
-        ),
-        ("no shunting", ring_mib, vec![&slow, queue, cutoff, ted]),
-        (
-            "one thread",
-            ring_mib,
-            vec![&slow, "--set analyzers=inline", cutoff, ted, shunting],
-        ),
-        ("none", ring_mib, vec![&slow, "--set analyzers=inline"]),
-    ];
-    eprintln!("{ring_mib} MiB, {} packets a second", TIMES * rate);
-    for (what, ring_mib, options) in runs {
-        let recorder = Recorder::start(&namespace, &line(ring_mib, &options.join(" ")));
-        let mut sender = Sender::new(&namespace, "v0");
-        sender.replay(&frames, frames.len(), TIMES * rate);
-        recorder.settle(sender.sent());
-        let mut query = Command::new(PROGRAM);
-        query.args(["query", "-w", "-", "--socket"]).arg(&socket);
-        let events = suricata(&mut query);
-        let outcome = recorder.stop();
-        let lost = Losses::of(&outcome, sender.sent());
-        let flows = events.get("flow").unwrap_or(&0);
-        let all: u64 = events.values().sum();
-        let unknown = events.get("unknown").unwrap_or(&0);
-        eprintln!(
-            "| {what} | {} connections | {flows} known | {} events | {lost:?} | {events:?} |",
-            flows + unknown,
-            all - flows - unknown
-        );
     }
 }

@@ -64,7 +64,7 @@ fn internet_checksum(header: &[u8]) -> u16 {
 /// Frames of any length, stored consecutively.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
-    pub(crate) memory: Vec<u8>,
+    memory: Vec<u8>,
     frames: Vec<FrameMeta>,
 }
 
@@ -72,10 +72,6 @@ impl Frames {
     pub(crate) fn push(&mut self, frame: &[u8]) {
         self.frames.push(meta(self.memory.len(), frame.len()));
         self.memory.extend(frame);
-    }
-
-    pub(crate) fn len(&self) -> u64 {
-        self.frames.len() as u64
     }
 }
 

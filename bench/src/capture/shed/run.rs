@@ -1,0 +1,296 @@
+//! One run of `make bench-shed`: a recorder, a sender, and Suricata on the packets of the ring.
+
+use std::{
+    fs,
+    process::{Command, Stdio},
+    thread::park_timeout,
+    time::Duration,
+};
+
+use rustix::param::clock_ticks_per_second;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{
+    Variant,
+    traffic::{Frames, SendTime},
+};
+use crate::{
+    capture::{contestant::Process, path, sender::Seats, veth::Veth},
+    measure::{Failure, check_count},
+    pin,
+    session::Session,
+};
+
+/// A trigger function that needs 40 to 80 µs for a packet on a 2-core Xeon guest.
+const SLOW: &str = "return function(pkt) local n = 1 for i = 1, 5000 do n = (n * 7 + i) % 1013 end return n < 0 end";
+const SHUNT: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../examples/modules/shunt-tls.lua"
+);
+/// No packet needs longer from the interface to the ring.
+const LAG: Duration = Duration::from_millis(200);
+/// A sender that needs more than this multiple of the planned time had another rate.
+const LATE: f64 = 1.1;
+/// The first rate in the search for the loss-free rate: more than any recorder analyzes with
+/// [`SLOW`].
+const FLOOD: f64 = 150_000.0;
+/// A try of the search has packets for this time, in seconds.
+const TRY_SECONDS: f64 = 3.0;
+const TRIES_MAX: usize = 8;
+/// The share of packets that must be analyzed when the sender ends. The other packets have just
+/// arrived.
+const ANALYZED: f64 = 0.98;
+
+/// The counts of a run, and CPU times in percent of one CPU while packets arrived, or of Suricata
+/// in percent of the same time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Outcome {
+    pub(super) sent: u64,
+    pub(super) kernel: u64,
+    pub(super) shed: u64,
+    /// Flow records of Suricata.
+    pub(super) connections: u64,
+    /// Other records of Suricata, except statistics and anomalies.
+    pub(super) events: u64,
+    pub(super) sender_cpu: f64,
+    pub(super) recorder_cpu: f64,
+    pub(super) suricata_cpu: f64,
+}
+
+/// Traffic, network namespace and files that all runs share.
+#[derive(Debug)]
+pub(super) struct Lab {
+    /// Path of `retroscope`.
+    program: String,
+    veth: Veth,
+    seats: Seats,
+    frames: Frames,
+    folder: TempDir,
+    /// MiB of a ring that the packets of the loss-free rate fill.
+    ring_mib: usize,
+}
+
+impl Lab {
+    /// # Errors
+    /// [`Failure::CannotRun`]: Suricata, the capture or root is missing.
+    pub(super) fn new(session: &Session, copies: u8) -> Result<Self, Failure> {
+        let program = path(session.programs.retroscope.as_ref())?;
+        if Command::new("suricata").arg("-V").output().is_err() {
+            let why = "needs Suricata, which scripts/suricata.sh installs";
+            return Err(Failure::CannotRun(why.to_owned()));
+        }
+        let frames = Frames::read(copies)?;
+        let veth = Veth::new()?;
+        for interface in ["v0", "v1"] {
+            veth.set(interface, &["mtu", "65535"])?;
+        }
+        let folder = TempDir::new().map_err(|error| Failure::system("mkdir", error))?;
+        fs::write(folder.path().join("slow.lua"), SLOW)
+            .map_err(|error| Failure::system("write", error))?;
+        // At most 18 bytes for each descriptor and the ends of buckets, and a bucket that is
+        // overwritten.
+        let full = frames.len() / 4;
+        let ring_mib = ((frames.bytes(full) + 18 * full) >> 20) + 4;
+        Ok(Self {
+            program,
+            veth,
+            seats: Seats::spread(pin::cpus()),
+            frames,
+            folder,
+            ring_mib,
+        })
+    }
+
+    /// The highest rate that was found at which the recorder analyzes packets as fast as they
+    /// arrive, in packets a second. Each try has the rate at which the recorder analyzed in the try
+    /// before.
+    ///
+    /// # Errors
+    /// [`Failure::Unsound`]: the last try lost packets too.
+    pub(super) fn loss_free_rate(&self, plain: &Variant) -> Result<f64, Failure> {
+        let mut rate = FLOOD;
+        for _ in 0..TRIES_MAX {
+            let packets = rate.min(self.frames.len() as f64 / TRY_SECONDS) * TRY_SECONDS;
+            let recorder = self.recorder(plain)?;
+            let time = self.send(count(packets), rate)?;
+            let analyzed = self.analyzed()?;
+            recorder.stop()?;
+            if analyzed >= ANALYZED * packets {
+                return Ok(rate);
+            }
+            rate = ANALYZED * analyzed / time.seconds;
+        }
+        let why = "no rate without loss was found".to_owned();
+        Err(Failure::Unsound(why))
+    }
+
+    /// Sends packets at `percent` of the loss-free rate, for the same time at every rate, and has
+    /// Suricata analyze what is in the ring then.
+    ///
+    /// # Errors
+    /// [`Failure::Unsound`]: the sender was late. [`Failure::Count`], [`Failure::Wrong`].
+    pub(super) fn run(
+        &self,
+        variant: &Variant,
+        percent: u32,
+        loss_free: f64,
+    ) -> Result<Outcome, Failure> {
+        let share = f64::from(percent) / 100.0;
+        let packets = count(self.frames.len() as f64 * share / 4.0);
+        let recorder = self.recorder(variant)?;
+        let start_ns = recorder.cpu_ns()?;
+        let time = self.send(packets, share * loss_free)?;
+        let planned = packets as f64 / (share * loss_free);
+        if time.seconds > LATE * planned {
+            let why = format!("sending took {:.1} s instead of {planned:.1}", time.seconds);
+            return Err(Failure::Unsound(why));
+        }
+        let recorder_ns = recorder.cpu_ns()? - start_ns;
+        park_timeout(LAG);
+        let (connections, events, suricata_seconds) = self.suricata()?;
+        let (stdout, _) = recorder.stop()?;
+        let summary = parsed(stdout.lines().last().unwrap_or_default())?;
+        let source = &summary["sources"][0];
+        let count = |value: &Value| value.as_u64().unwrap_or_default();
+        check_count(packets as u64, count(&source["received"]))?;
+        let percent = |seconds| 100.0 * seconds / time.seconds;
+        Ok(Outcome {
+            sent: packets as u64,
+            kernel: count(&source["lost"]["kernel"]),
+            shed: count(&source["lost"]["shed"]),
+            connections,
+            events,
+            sender_cpu: percent(time.cpu_seconds),
+            recorder_cpu: percent(recorder_ns as f64 / 1e9),
+            suricata_cpu: percent(suricata_seconds),
+        })
+    }
+
+    fn recorder(&self, variant: &Variant) -> Result<Process, Failure> {
+        let folder = self.folder.path();
+        let (rings, overload) = if variant.is_lossless {
+            (5, "")
+        } else {
+            (1, "--set capture-buffer=1MiB --trigger-lua FOLDER/slow.lua")
+        };
+        let line = format!(
+            "record --json -i v1 -w FOLDER/dumps --api unix:FOLDER/api --ring {}MiB {overload} {} --trigger",
+            rings * self.ring_mib,
+            variant.options,
+        );
+        let place = folder.display().to_string();
+        let fill = |word: &str| word.replace("FOLDER", &place).replace("SHUNT", SHUNT);
+        let words = [self.program.clone()].into_iter();
+        let words = words.chain(line.split_whitespace().map(fill));
+        let words = words.chain(["udp port 9".to_owned()]);
+        Process::start(self.veth.command(words), "recording on", self.seats)
+    }
+
+    fn send(&self, count: usize, rate: f64) -> Result<SendTime, Failure> {
+        let send = || self.frames.send("v0", count, rate);
+        self.veth.enter(|| pin::confined(self.seats.sender, send))?
+    }
+
+    /// A command that asks the recorder.
+    fn client(&self, line: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(line.split(' ')).arg("--socket");
+        command.arg(self.folder.path().join("api"));
+        command
+    }
+
+    /// Number of packets that the recorder has analyzed.
+    fn analyzed(&self) -> Result<f64, Failure> {
+        let output = self.client("status --json").output();
+        let output = output.map_err(|error| Failure::system("status", error))?;
+        let status = parsed(&String::from_utf8_lossy(&output.stdout))?;
+        let analyzed = status["analyzers"]["analyzed"].as_f64();
+        analyzed.ok_or_else(|| Failure::Wrong(format!("no count in {status}")))
+    }
+
+    /// Suricata's connections and events in the packets of the ring, and the seconds of its CPU
+    /// time. Suricata loads no rules: its own rules report gaps, so fewer packets would give more
+    /// events.
+    fn suricata(&self) -> Result<(u64, u64, f64), Failure> {
+        let failed = |error| Failure::system("suricata", error);
+        let folder = TempDir::new().map_err(failed)?;
+        let mut query = self.client("query -w -");
+        let query = query.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut query = query.spawn().map_err(failed)?;
+        let before = cpu_of_ended_children()?;
+        let mut command = Command::new("suricata");
+        command.args("-r /dev/stdin -k none -S /dev/null --runmode single -l".split(' '));
+        command.arg(folder.path());
+        command.stdin(query.stdout.take().map_or(Stdio::null(), Stdio::from));
+        let output = command.output().map_err(failed)?;
+        let cpu_seconds = cpu_of_ended_children()? - before;
+        let queried = query.wait().map_err(failed)?;
+        // Exit code 3 of the query means that packets are missing.
+        if !output.status.success() || !matches!(queried.code(), Some(0 | 3)) {
+            return Err(Failure::Wrong(format!("{queried:?} {output:?}")));
+        }
+        let records = fs::read_to_string(folder.path().join("eve.json")).map_err(failed)?;
+        let (connections, events) = counted(&records)?;
+        Ok((connections, events, cpu_seconds))
+    }
+}
+
+/// The numbers of flow records, and of other records except statistics and anomalies.
+fn counted(records: &str) -> Result<(u64, u64), Failure> {
+    let (mut connections, mut events) = (0, 0);
+    for line in records.lines() {
+        match parsed(line)?["event_type"].as_str() {
+            Some("flow") => connections += 1,
+            Some("stats" | "anomaly") => {}
+            _ => events += 1,
+        }
+    }
+    Ok((connections, events))
+}
+
+fn parsed(text: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text).map_err(|error| Failure::system("its JSON", error))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a number of packets"
+)]
+fn count(packets: f64) -> usize {
+    packets as usize
+}
+
+/// Seconds of CPU time of the child processes for which this process has waited.
+fn cpu_of_ended_children() -> Result<f64, Failure> {
+    let stat = fs::read_to_string("/proc/self/stat");
+    let stat = stat.map_err(|error| Failure::system("/proc/self/stat", error))?;
+    // proc(5): the name may contain any character, so count from its closing parenthesis; cutime
+    // and cstime are fields 16 and 17.
+    let (_, fields) = stat.rsplit_once(") ").unwrap_or_default();
+    let ticks = fields.split(' ').skip(13).take(2).map(str::parse::<u64>);
+    let ticks: u64 = ticks.filter_map(Result::ok).sum();
+    Ok(ticks as f64 / clock_ticks_per_second() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_are_connections_and_statistics_are_no_events() {
+        let kinds = ["flow", "stats", "dns", "anomaly", "flow", "http", "tls"];
+        let line = |kind| format!("{{\"event_type\":\"{kind}\"}}\n");
+        assert_eq!(counted(&kinds.map(line).concat()), Ok((2, 3)));
+        assert!(matches!(counted("{"), Err(Failure::Wrong(_))));
+    }
+
+    #[test]
+    fn cpu_time_is_that_of_children_that_ended() {
+        let before = cpu_of_ended_children().unwrap();
+        let work = "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done";
+        Command::new("sh").args(["-c", work]).status().unwrap();
+        assert!(cpu_of_ended_children().unwrap() > before);
+    }
+}
