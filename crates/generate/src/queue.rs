@@ -217,6 +217,12 @@ impl Queue for GeneratorQueue {
         self.generator.burst()
     }
 
+    /// Without a rate, the next frames are made only when they are fetched, so no frame waits. An
+    /// inserter then analyzes each burst before it fetches the next burst, and misses no packet.
+    fn has_more(&self) -> Option<bool> {
+        (!self.is_scheduled).then_some(false)
+    }
+
     fn watermark(&self) -> Option<i64> {
         Some(self.watermark_ns)
     }
