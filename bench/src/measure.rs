@@ -268,13 +268,20 @@ impl Series {
     /// ratio is of one repetition.
     ///
     /// # Errors
-    /// Why one of the series has no figures.
+    /// Why one of the series has no figures. [`Failure::Unsound`]: `other` failed, or one of its
+    /// figures is not above 0.
     pub fn over(&self, other: &Self) -> Result<Spread, Failure> {
         let mine = self.figures.as_ref().map_err(Clone::clone)?;
+        let unsound = |why: &dyn std::fmt::Display| {
+            Failure::Unsound(format!("the denominator {} is unsound: {why}", other.name))
+        };
         let theirs = other.figures.as_ref().map_err(|failure| match failure {
             Failure::CannotRun(why) => Failure::CannotRun(format!("{}: {why}", other.name)),
-            failure => Failure::Unsound(format!("{}: {failure}", other.name)),
+            failure => unsound(failure),
         })?;
+        if let Some(figure) = theirs.iter().find(|it| !it.is_finite() || **it <= 0.0) {
+            return Err(unsound(figure));
+        }
         let ratios = mine.iter().zip(theirs).map(|(mine, theirs)| mine / theirs);
         Spread::of(&ratios.collect::<Vec<_>>())
     }
@@ -557,6 +564,15 @@ mod tests {
             Err(Failure::Unsound(_))
         ));
         assert!(heat.ratio("losing", "good").is_err());
+        for figure in [0.0, f64::INFINITY] {
+            let of = |figure| Series {
+                name: "none".to_owned(),
+                figures: Ok(vec![2.0, figure]),
+            };
+            let ratio = of(1.0).over(&of(figure));
+            let why = format!("the denominator none is unsound: {figure}");
+            assert_eq!(ratio, Err(Failure::Unsound(why)));
+        }
         assert!(heat.ratio("good", "nobody").is_err());
         assert_eq!(heat.best(&["losing", "good"]), Ok("good"));
         drop(heat);
