@@ -73,6 +73,7 @@ mod bucket_change;
 pub mod capture;
 pub mod compare;
 pub mod contest;
+mod cycles;
 mod filter;
 mod flow;
 mod latency;

@@ -29,9 +29,11 @@ const HEAD: &str = "\
 <!-- bench/src/papers.txt has the entries. `UPDATE_GOLDEN=1 cargo test -p retroscope-bench papers` writes this page. -->
 
 Retroscope follows five documents. This page lists each of their figures and tables in order: what it shows, the
-paper's result, and ours. A row in `code font` is a row of [Benchmarks](benchmarks.md), which says how it is measured.
-Parentheses have the least and the greatest repetition. The papers' machines differ from ours: compare shapes and
-ratios, not absolute figures.
+paper's result, and ours. Below a figure or table, each line has one of our rows, with a column for each machine. A name
+in `code font` and parentheses is a row of [Benchmarks](benchmarks.md), which says how it is measured. A row that is not
+measured yet names its command, which measures this row alone with `ROWS=NAME` before it. Parentheses in a column have
+the least and the greatest repetition. The papers' machines differ from ours: compare shapes and ratios, not absolute
+figures.
 ";
 
 /// A figure, table or section of a paper, or future work of a paper.
@@ -55,32 +57,47 @@ impl Entry {
         items.filter_map(|item| item.rsplit_once(": "))
     }
 
-    /// The cell of our results.
-    fn cell(&self, machines: &[Machine<'_>]) -> String {
-        let figures = |name: &str| {
-            let of_each = machines.iter().filter_map(|machine| {
-                let figure = (machine.figure)(name)?;
-                let letter = Some(machine.letter).filter(|_| machines.len() > 1);
-                let letter = letter.map_or_else(String::new, |letter| format!("{letter} "));
-                let (value, remark) = match figure.split_once(", ") {
-                    Some((value, remark)) => (value, format!(", {remark}")),
-                    None => (figure.as_str(), String::new()),
-                };
-                Some(format!("{letter}{value}{}{remark}", gigabits(name, value)))
-            });
-            of_each.collect::<Vec<_>>()
+    /// The lines of the table: what the papers show, then a line for each row, with a column for
+    /// each machine, then the note. Without rows, the note is on the first line.
+    fn lines(&self, machines: &[Machine<'_>], has_theirs: bool) -> String {
+        let Self {
+            item,
+            shows,
+            theirs,
+            note,
+            ..
+        } = self;
+        let line = |item: &str, what: &str, theirs: &str, figures: Vec<String>| {
+            let theirs = has_theirs.then(|| theirs.to_owned());
+            let cells = [item.to_owned(), what.to_owned()].into_iter();
+            let cells: Vec<_> = cells.chain(theirs).chain(figures).collect();
+            format!("| {} |\n", cells.join(" | "))
         };
-        let row = |(label, name)| match figures(name) {
-            figures if figures.is_empty() => {
-                format!("{label}: not measured yet, `ROWS={name} {}`", target(name))
+        let (item, none) = (format!("**{item}**"), || {
+            vec![String::new(); machines.len()]
+        });
+        if self.ours.is_empty() {
+            let what = format!("{shows}. *Ours:* {note}");
+            return line(&item, &what, theirs, none());
+        }
+        let rows = self.rows().map(|(label, name)| {
+            let figures = machines.iter().map(|machine| machine.cell(name));
+            let mut figures: Vec<_> = figures.collect();
+            if figures.iter().all(|figure| figure == NO_FIGURE) {
+                figures[0] = format!("not yet: `{}`", target(name));
             }
-            figures => format!("{label}: {} (`{name}`)", figures.join(", ")),
-        };
-        let rows = self.rows().map(row);
-        let note = Some(self.note.to_owned()).filter(|note| !note.is_empty());
-        rows.chain(note).collect::<Vec<_>>().join("; ")
+            line("", &format!("{label} (`{name}`)"), "", figures)
+        });
+        let mut text = line(&item, shows, theirs, none()) + &rows.collect::<String>();
+        if !note.is_empty() {
+            text += &line("", &format!("*{note}*"), "", none());
+        }
+        text
     }
 }
+
+/// The cell of a row that a machine did not measure.
+const NO_FIGURE: &str = "–";
 
 /// Finds the figure of a row by the row's name.
 type FindFigure<'a> = Box<dyn Fn(&str) -> Option<String> + 'a>;
@@ -92,6 +109,20 @@ struct Machine<'a> {
     /// Where the figures come from.
     origin: String,
     figure: FindFigure<'a>,
+}
+
+impl Machine<'_> {
+    /// The figure of a row, with its unit if the unit is Mpps.
+    fn cell(&self, name: &str) -> String {
+        let Some(figure) = (self.figure)(name) else {
+            return NO_FIGURE.to_owned();
+        };
+        let (value, remark) = match figure.split_once(", ") {
+            Some((value, remark)) => (value, format!(", {remark}")),
+            None => (figure.as_str(), String::new()),
+        };
+        format!("{value}{}{remark}", gigabits(name, value))
+    }
 }
 
 /// A run of `make papers` whose figures are published, as in docs/dev/papers/: only the rows that
@@ -191,16 +222,19 @@ fn page(machines: &[Machine<'_>]) -> String {
     for (heading, entries) in entries() {
         text += &format!("\n## {heading}\n\n");
         let has_theirs = entries.iter().any(|entry| !entry.theirs.is_empty());
-        text += if has_theirs {
-            "| | shows | theirs | ours |\n|---|---|---|---|\n"
-        } else {
-            "| | what | now |\n|---|---|---|\n"
+        let theirs = if has_theirs { " theirs |" } else { "" };
+        let columns: String = match machines {
+            [_] => " ours |".to_owned(),
+            several => several
+                .iter()
+                .map(|it| format!(" {} |", it.letter))
+                .collect(),
         };
+        let head = format!("| | what, and our rows |{theirs}{columns}");
+        let count = head.matches('|').count() - 1;
+        text += &format!("{head}\n|{}\n", "---|".repeat(count));
         for entry in entries {
-            let theirs = format!("{} | ", entry.theirs);
-            let theirs = if has_theirs { theirs } else { String::new() };
-            let Entry { item, shows, .. } = &entry;
-            text += &format!("| {item} | {shows} | {theirs}{} |\n", entry.cell(machines));
+            text += &entry.lines(machines, has_theirs);
         }
     }
     text
@@ -425,9 +459,9 @@ mod tests {
         let row = Row::new(name, None, Ok(crate::measure::Spread::once(80.2)));
         let mut facts = Facts::from([("command".to_owned(), "make papers".to_owned())]);
         let line = |facts: &Facts| page_of(std::slice::from_ref(&row), facts);
-        assert!(line(&facts).contains(&format!("80.2 (`{name}`)")));
+        assert!(line(&facts).contains(&format!("(`{name}`) |  | 80.2 |")));
         facts.insert("quick".to_owned(), "yes".to_owned());
-        assert!(line(&facts).contains(&format!("80.2 *quick* (`{name}`)")));
+        assert!(line(&facts).contains(&format!("(`{name}`) |  | 80.2 *quick* |")));
     }
 
     #[test]
@@ -458,7 +492,7 @@ mod tests {
         }
         let page = fs::read_to_string(docs.path().join("papers.md")).unwrap();
         assert!(
-            page.contains(&format!("A 80.2, B 83.0, C 82.0 (`{name}`)")),
+            page.contains(&format!("(`{name}`) |  | 80.2 | 83.0 | 82.0 |")),
             "{page}"
         );
         let run = fs::read_to_string(docs.path().join("papers/two-family-1-2-cpus.json")).unwrap();

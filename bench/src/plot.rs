@@ -101,6 +101,7 @@ fn lines(
         .flatten()
         .flat_map(|row| [row.min, row.value, row.max])
         .flatten()
+        .filter(|value| *value > 0.0)
         .collect();
     let (Some(least), Some(greatest)) = (
         values.iter().copied().reduce(f64::min),
@@ -137,11 +138,16 @@ fn lines(
         let style = COLOURS[number % COLOURS.len()].stroke_width(if number < 7 { 3 } else { 1 });
         let cells = (0..).zip(cells.iter().copied());
         let points = cells.filter_map(|(at, row)| Some((at, row?, row?.value?)));
+        // The scale is logarithmic, so a value of 0 has no place.
+        let points = points.filter(|(.., value)| *value > 0.0);
         let points: Vec<(i32, &Row, f64)> = points.collect();
         let medians = points.iter().map(|(at, _, value)| (*at, *value));
         chart.draw_series(LineSeries::new(medians, style))?;
         chart.draw_series(points.iter().map(|(at, row, value)| {
-            let (min, max) = (row.min.unwrap_or(*value), row.max.unwrap_or(*value));
+            let (min, max) = (
+                row.min.unwrap_or(*value).max(least),
+                row.max.unwrap_or(*value),
+            );
             ErrorBar::new_vertical(*at, min, *value, max, style, 6)
         }))?;
         let mark = || Polygon::new(MARKS[number % MARKS.len()].to_vec(), style.filled());

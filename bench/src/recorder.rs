@@ -2,10 +2,11 @@
 //! and with DPDK's synthetic packets.
 //!
 //! `analyzers` compares one and two analyzers. `hits` measures the time from a packet to the effect
-//! of its hit.
+//! of its hit, and `processing` the time of a module for a packet.
 
 pub(crate) mod analyzers;
 pub(crate) mod hits;
+pub(crate) mod processing;
 
 use std::{
     io,
@@ -20,7 +21,6 @@ use retroscope_generate::{GeneratorConfig, GeneratorSource};
 use retroscope_recorder::{
     Analyzers, Config, Recorder, RecorderEvent, RecorderSummary, Scripts, SystemClock, insert_only,
 };
-use retroscope_script::Script;
 
 use crate::{
     contest::Load,
@@ -61,7 +61,7 @@ struct Plan {
     inserters: usize,
     analyzers: Analyzers,
     triggers: Vec<String>,
-    scripts: Vec<Script>,
+    scripts: Scripts,
     /// Packet time before and after a trigger.
     window: Duration,
     /// Stop after this time.
@@ -262,7 +262,7 @@ impl Plan {
             inserters: 1,
             analyzers: Analyzers::Auto,
             triggers: vec![TRIGGER.to_owned()],
-            scripts: Vec::new(),
+            scripts: Scripts::default(),
             window: Duration::from_secs(1),
             duration: None,
         }
@@ -313,10 +313,7 @@ impl Plan {
             rx_threads: self.inserters,
             analyzers: self.analyzers,
             triggers: self.triggers.clone(),
-            scripts: Scripts {
-                triggers: self.scripts.clone(),
-                ..Scripts::default()
-            },
+            scripts: self.scripts.clone(),
             past: self.window,
             future: self.window,
             max_dumps: 1024,

@@ -159,6 +159,7 @@ fn rows_of_all_figures() -> Vec<Row> {
     for (name, value) in [
         ("limits/raw-insert/64B", 221.0),
         ("latency/idle/p99", 90.0),
+        ("processing/ttl/1us", 80.0),
         ("flow/lfn/negatives/formula/5pc", 2.5),
         ("shed/all/400pc/events", 17.3),
         ("shed/none/400pc/connections", 39.5),

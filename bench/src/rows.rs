@@ -16,7 +16,7 @@
 use std::{io, sync::LazyLock};
 
 use crate::{
-    bucket_change, capture, filter, flow, latency, limits, queues, recorder, ring,
+    bucket_change, capture, cycles, filter, flow, latency, limits, queues, recorder, ring,
     session::Session, thesis,
 };
 
@@ -39,7 +39,7 @@ use Command::{Capture, Full, Quick, Shed};
 pub(crate) type MeasureFn = fn(&Session) -> io::Result<()>;
 
 /// Groups of rows by name, in the order of measurement, each with its command and its function.
-pub(crate) const MEASURES: [(&str, Command, MeasureFn); 17] = [
+pub(crate) const MEASURES: [(&str, Command, MeasureFn); 20] = [
     ("size", Quick, ring::retention),
     ("idle", Quick, latency::judged),
     ("queues", Quick, queues::judged),
@@ -50,6 +50,8 @@ pub(crate) const MEASURES: [(&str, Command, MeasureFn); 17] = [
     ("buckets", Quick, bucket_change::judged),
     ("limits", Full, limits::rows),
     ("latency", Full, latency::rows),
+    ("cycles", Full, cycles::rows),
+    ("processing", Full, recorder::processing::rows),
     ("hits", Full, recorder::hits::rows),
     ("filter-tables", Full, filter::rows),
     ("queue-tables", Full, queues::rows),
@@ -175,8 +177,11 @@ pub(crate) fn parts<'n>(pattern: &str, name: &'n str) -> Option<(&'n str, &'n st
 }
 
 /// The position of a part of a name in lines and columns (its place in the list, then its number),
-/// and its label.
+/// and its label. An empty part, of a pattern without a placeholder, is first.
 pub(crate) fn words(part: &str) -> (usize, u32, &str) {
+    if part.is_empty() {
+        return (0, 0, part);
+    }
     let known = WORDS.lines().filter_map(|line| line.split_once(" = "));
     match known.zip(0..).find(|((of, _), _)| *of == part) {
         Some(((_, words), place)) => (place, 0, words),

@@ -24,9 +24,12 @@ use crate::{
 pub const RESULTS: &str = "results.json";
 /// The groups that an interrupted run has finished, one a line, in the folder of results.
 const FINISHED: &str = "finished.txt";
-/// Maximum number of counted turns of each entrant in [`Session::measure`] and in the latencies
-/// from a packet to its hit. Judged rows have [`Scale::repetitions`] counted turns.
+/// Maximum number of counted turns of each entrant in [`Session::measure`] and
+/// [`Session::measure_parts`]. Judged rows have [`Scale::repetitions`] counted turns.
 pub(crate) const REPETITIONS: usize = 3;
+
+/// A run that returns the figures of several rows.
+pub(crate) type PartsRun<'a, const N: usize> = Box<dyn FnMut() -> Result<[f64; N], Failure> + 'a>;
 
 /// One figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -296,6 +299,45 @@ impl Session {
         heat.spreads().try_for_each(|(name, spread)| {
             let remark = remark.map(str::to_owned);
             self.put(name, None, spread.map(|spread| Figure { spread, remark }))
+        })
+    }
+
+    /// Runs cases in turns, and writes the selected rows `CASE` + `PART` of each case. All parts of
+    /// a case come from the same runs.
+    ///
+    /// # Errors
+    /// The results cannot be written.
+    pub(crate) fn measure_parts<const N: usize>(
+        &self,
+        what: &str,
+        parts: [&str; N],
+        mut cases: Vec<(String, PartsRun<'_, N>)>,
+    ) -> io::Result<()> {
+        let name = |case: &str, part: &str| format!("{case}{part}");
+        cases.retain(|(case, _)| parts.iter().any(|part| self.wants(&name(case, part))));
+        let found = cases.iter().map(|_| RefCell::new(Ok([0.0; N])));
+        let found: Vec<RefCell<Result<[f64; N], Failure>>> = found.collect();
+        let (mut entrants, mut rows) = (Vec::new(), Vec::new());
+        for ((case, run), found) in cases.into_iter().zip(&found) {
+            let mut run = Some(run);
+            for (index, part) in parts.iter().enumerate() {
+                // The entrant of the first part makes the run.
+                let mut run = run.take();
+                entrants.push(Entrant::new(name(&case, part), move || {
+                    if let Some(run) = &mut run {
+                        *found.borrow_mut() = run();
+                    }
+                    Ok(found.borrow().clone()?[index])
+                }));
+                rows.push((case.clone(), name(&case, part)));
+            }
+        }
+        let heat = Heat::run(what, REPETITIONS.min(self.scale.repetitions), entrants);
+        rows.iter().try_for_each(|(case, name)| {
+            let is_part = |part: &str| part.starts_with(case);
+            self.row(name, None, || {
+                heat.figure(&is_part, &|round| round.get(name)?.spread())
+            })
         })
     }
 

@@ -57,7 +57,7 @@ fn a_selection_brings_its_denominators_and_nothing_else() {
 /// The names must not change, because documents refer to these names.
 #[test]
 fn the_rows_of_the_thesis_are_there() {
-    let selection = "limits,latency/10kpps,recorder/latency,queue/ring,queue/qq2016,queue/rtrb/64B/1p1c,filter-together,\
+    let selection = "limits,latency/10kpps,latency/qq2016/10kpps,latency/rtrb,cycles,processing,recorder/latency,queue/ring,queue/qq2016,queue/rtrb/64B/1p1c,filter-together,\
         producers,sink,inner-queue,outer-queue,guard,qq2016,scale/copy,scale/ring";
     let rows = rows_of(Command::Full, selection);
     for name in [
@@ -76,6 +76,13 @@ fn the_rows_of_the_thesis_are_there() {
         "limits/memcpy-insert/64B",
         "limits/raw-insert/1514B",
         "latency/10kpps/p99",
+        "latency/qq2016/10kpps/p50",
+        "latency/rtrb/1mpps/p50",
+        "latency/rtrb/64/1mpps/p99",
+        "cycles/budget",
+        "cycles/generator/publish",
+        "cycles/file/all",
+        "processing/ttl/1us",
         "recorder/latency/one-thread",
         "recorder/latency/inline/110pc-p99",
         "queue/ring/64B/1p1c/well",

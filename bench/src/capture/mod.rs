@@ -19,7 +19,7 @@ mod contestant;
 mod keeping;
 mod sender;
 pub(crate) mod shed;
-mod veth;
+pub(crate) mod veth;
 
 use std::{io, path::PathBuf};
 

@@ -1,6 +1,14 @@
 //! A veth pair in a network namespace that is removed when the value is dropped.
 
-use std::{fs::File, os::fd::AsFd, process::Command, thread};
+use std::{
+    fs::File,
+    io,
+    os::fd::AsFd,
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    thread,
+};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -14,15 +22,27 @@ ip link add v0 type veth peer name v1 && ip link set v0 up && ip link set v1 up"
 
 /// The namespace, by name. Traffic flows from `v0` to `v1`.
 #[derive(Debug)]
-pub(super) struct Veth(String);
+pub(crate) struct Veth(String);
 
 impl Veth {
     /// Makes the namespace. Needs root and iproute2.
-    pub(super) fn new() -> Result<Self, Failure> {
-        let veth = Self(format!("rs-bench-{}", std::process::id()));
+    pub(crate) fn new() -> Result<Self, Failure> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Relaxed);
+        let veth = Self(format!("rs-bench-{}-{number}", std::process::id()));
         ip(&["netns", "add", &veth.0])?;
         ip(&["netns", "exec", &veth.0, "sh", "-c", SETUP])?;
         Ok(veth)
+    }
+
+    /// Moves the calling thread into the namespace.
+    pub(crate) fn enter(&self) -> Result<(), Failure> {
+        let namespace = File::open(Path::new("/run/netns").join(&self.0));
+        let kind = Some(LinkNameSpaceType::Network);
+        let entered = namespace.and_then(|namespace| {
+            move_into_link_name_space(namespace.as_fd(), kind).map_err(io::Error::from)
+        });
+        entered.map_err(|error| Failure::CannotRun(format!("entering a namespace: {error}")))
     }
 
     /// A command that runs in the namespace. The process id is the program's own, because `ip`
@@ -40,14 +60,8 @@ impl Veth {
     }
 
     /// Runs `work` on a thread in the namespace.
-    pub(super) fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Failure> {
-        let path = format!("/run/netns/{}", self.0);
-        let file = File::open(&path).map_err(|error| Failure::system(&path, error))?;
-        let run = || {
-            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-                .map_err(|error| Failure::system("setns", error))?;
-            Ok(work())
-        };
+    pub(super) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Failure> {
+        let run = || self.enter().map(|()| work());
         thread::scope(|scope| scope.spawn(run).join())
             .map_err(Failure::panicked)
             .flatten()

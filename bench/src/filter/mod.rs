@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// The first single filter, which is also that of `filter/cold/vs-libpcap-walk` and of the script.
-const PORT: &str = "udp port 60000";
+pub(crate) const PORT: &str = "udp port 60000";
 /// The filter that rule sets are compared with.
 const PORT_AND_HOST: &str = "tcp port 80 and host 10.0.0.1";
 /// Numbers of filters that run as one function.
@@ -100,7 +100,7 @@ fn compile(text: &str) -> Result<Program, Failure> {
 }
 
 /// An expression as machine code.
-fn native(text: &str) -> Result<Program, Failure> {
+pub(crate) fn native(text: &str) -> Result<Program, Failure> {
     let program = compile(text)?;
     let made = program.make_native();
     made.map_err(|error| Failure::system("making machine code", error))?;

@@ -21,7 +21,8 @@ use self::{
     well::FilledBuffer,
 };
 use crate::{
-    contest::{Contest, Load},
+    contest::{Contest, Load, Run},
+    latency::{LatencyFigures, Pace},
     measure::Failure,
     memory::Memory,
 };
@@ -59,15 +60,35 @@ pub(crate) enum Way {
     Malloc,
 }
 
-fn contestant(way: Way, peer: impl Peer + 'static) -> Box<dyn Contest> {
-    Box::new(move |load: &Load, memory: &mut Memory| match way {
-        Way::Malloc => each::run(peer, load, memory.len()),
-        _ => well::run(peer, way, load, memory),
-    })
+/// A peer as a contestant.
+pub(crate) trait PeerContest: Contest {
+    /// Carries packets as they become due.
+    fn carry_due(&mut self, pace: &Pace, memory: &mut Memory) -> Result<LatencyFigures, Failure>;
+}
+
+struct PeerInUse<P>(Way, P);
+
+impl<P: Peer> Contest for PeerInUse<P> {
+    fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
+        match self.0 {
+            Way::Malloc => each::run(self.1, load, memory.len()),
+            way => well::run(self.1, way, load, memory),
+        }
+    }
+}
+
+impl<P: Peer> PeerContest for PeerInUse<P> {
+    fn carry_due(&mut self, pace: &Pace, memory: &mut Memory) -> Result<LatencyFigures, Failure> {
+        well::carry_due(self.1, self.0, pace, memory)
+    }
+}
+
+fn contestant(way: Way, peer: impl Peer + 'static) -> Box<dyn PeerContest> {
+    Box::new(PeerInUse(way, peer))
 }
 
 /// All peers of this build with their names, crates first.
-pub(crate) fn all(way: Way) -> Vec<(&'static str, Box<dyn Contest>)> {
+pub(crate) fn all(way: Way) -> Vec<(&'static str, Box<dyn PeerContest>)> {
     let crates = [
         ("rtrb", contestant(way, Rtrb)),
         ("array-queue", contestant(way, Array)),

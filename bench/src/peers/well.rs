@@ -31,6 +31,7 @@ use std::{
 use super::{Peer, Receiver, Sender, Way};
 use crate::{
     contest::{Course, Frames, Load, Run, Tally, race},
+    latency::{Consumer, LatencyFigures, Pace},
     limits::{DESCRIPTOR_BYTES, describe},
     measure::Failure,
     memory::Memory,
@@ -61,6 +62,10 @@ const BUFFERS_LEAST: usize = 4;
 const FREE: u8 = 0;
 /// Buffers of each producer if the buffers are reused while they are in the cache.
 const BUFFERS_REUSED: usize = 16;
+/// Maximum bytes of buffers in [`carry_due`]. A queue of single packets then has room for 13 ms at
+/// 10 million packets a second. So a consumer that loses its processor for some milliseconds does
+/// not stop the producer.
+const DUE_BYTES: usize = 64 << 20;
 
 /// The right to read one buffer, and the duty to free the buffer. Eight bytes, which every queue
 /// can carry like a pointer: the index of a buffer or, in `each.rs`, the address of an allocation.
@@ -153,10 +158,7 @@ pub(super) fn run(
 ) -> Result<Run, Failure> {
     in_pairs(load)?;
     let record_bytes = DESCRIPTOR_BYTES + load.packet_bytes;
-    let packets_max = match way {
-        Way::OneByOne => 1,
-        _ => PACKETS,
-    };
+    let packets_max = packets_max(way);
     let mut memory = memory.bytes_mut();
     if way == Way::Reused {
         let bytes = BUFFERS_REUSED * load.producers * usize::from(PACKETS) * record_bytes;
@@ -182,11 +184,75 @@ pub(super) fn run(
     });
     let consumers = receivers.into_iter().map(|receiver| {
         move |course: &Course| {
-            let take = |full, seen: &mut Tally| consume(record_bytes, buffers, full, seen);
+            let take = |full, seen: &mut Tally| {
+                consume(record_bytes, buffers, full, |record| add(record, seen));
+            };
             receive_all(Polling::new(course, way), receiver, sending, take)
         }
     });
     race(load, &|| {}, producers.collect(), consumers.collect())
+}
+
+/// Packets of a full buffer.
+fn packets_max(way: Way) -> u8 {
+    match way {
+        Way::OneByOne => 1,
+        _ => PACKETS,
+    }
+}
+
+/// Carries packets as they become due, from one producer to one consumer, in at most
+/// [`DUE_BYTES`] of the memory. The producer sends a buffer when it is full, and when no further
+/// packet is due. The consumer polls without pauses.
+///
+/// # Errors
+/// [`Failure`].
+pub(super) fn carry_due(
+    peer: impl Peer,
+    way: Way,
+    pace: &Pace,
+    memory: &mut Memory,
+) -> Result<LatencyFigures, Failure> {
+    let record_bytes = DESCRIPTOR_BYTES + pace.packet_bytes;
+    let end = memory.len().min(DUE_BYTES);
+    let memory = &mut memory.bytes_mut()[..end];
+    let buffers = &Buffers::new(memory, packets_max(way), record_bytes, 1)?;
+    let count = buffers.packets.len();
+    let (senders, receivers) = peer.open(1, count.div_ceil(4))?;
+    let ends = senders.into_iter().zip(receivers).next();
+    let no_ends = || Failure::system("opening the queue", "no ends");
+    let (mut sender, mut receiver) = ends.ok_or_else(no_ends)?;
+    let frames = &Frames::new(pace.packet_bytes);
+    let sending = |course: &Course| {
+        let (polling, mut indexes) = (Polling::new(course, way), (0..count).cycle());
+        pace.send(|mut numbers, time_ns| {
+            while !numbers.is_empty() {
+                let index = indexes.next().unwrap_or_default();
+                let last = numbers.start + u64::from(buffers.packets_max);
+                let filled = numbers.start..numbers.end.min(last);
+                numbers.start = filled.end;
+                let fill = |buffer: &mut [u8]| {
+                    fill(buffer, pace.packet_bytes, frames, filled, |_| time_ns)
+                };
+                pass(polling, buffers, index, &mut sender, fill)?;
+            }
+            Ok(())
+        })
+    };
+    let take = |consumer: &mut Consumer| {
+        let Some(full) = receiver() else {
+            std::hint::spin_loop();
+            return Ok(false);
+        };
+        consumer.look();
+        consume(record_bytes, buffers, full, |record| {
+            if let Some((time_ns, _)) = described(record) {
+                consumer.see(time_ns);
+            }
+        });
+        Ok(true)
+    };
+    pace.run(&|| {}, sending, take)
 }
 
 /// Stores the packets of one producer, buffer by buffer, in the order of its buffers.
@@ -204,23 +270,38 @@ fn produce(
         if number == end {
             break;
         }
-        let mut waiting = polling;
-        // B2: Acquire, pairs with B1 in `consume`: reading is finished before the buffer is
-        // overwritten.
-        while buffers.packets[index].load(Ordering::Acquire) != FREE {
-            waiting.pause()?;
-        }
-        // SAFETY: the buffer is in this producer's run and free, and the token is made after the
-        // slice is gone.
-        let buffer = unsafe { buffers.bytes(index) };
         let filled = number..end.min(number + u64::from(buffers.packets_max));
-        let packets = fill(buffer, load, producer, frames, filled);
-        // Relaxed: the queue orders this before the buffer is read.
-        buffers.packets[index].store(packets, Ordering::Relaxed);
-        send(polling, &mut sender, FilledBuffer(index))?;
-        number += u64::from(packets);
+        number = filled.end;
+        let (load, bytes) = (*load, load.packet_bytes);
+        let time = move |number| load.time(producer, number);
+        let fill = |buffer: &mut [u8]| fill(buffer, bytes, frames, filled, time);
+        pass(polling, buffers, index, &mut sender, fill)?;
     }
     Ok(())
+}
+
+/// Waits until the buffer `index` of this producer is free, fills it, and sends its token. `fill`
+/// returns the number of packets.
+#[inline(always)]
+fn pass(
+    polling: Polling<'_>,
+    buffers: &Buffers<'_>,
+    index: usize,
+    sender: &mut impl Sender,
+    fill: impl FnOnce(&mut [u8]) -> u8,
+) -> Result<(), Failure> {
+    let mut waiting = polling;
+    // B2: Acquire, pairs with B1 in `consume`: reading is finished before the buffer is
+    // overwritten.
+    while buffers.packets[index].load(Ordering::Acquire) != FREE {
+        waiting.pause()?;
+    }
+    // SAFETY: the buffer is in this producer's run and free, and the token is made after the slice
+    // is gone.
+    let packets = fill(unsafe { buffers.bytes(index) });
+    // Relaxed: the queue orders this before the buffer is read.
+    buffers.packets[index].store(packets, Ordering::Relaxed);
+    send(polling, sender, FilledBuffer(index))
 }
 
 /// Sends a token. Waits while the queue is full, until the run is stopped.
@@ -306,22 +387,22 @@ impl<'c> Polling<'c> {
     }
 }
 
-/// Fills a buffer with the next packets of a producer, and returns their number.
+/// Fills a buffer with packets, and returns their number. `time`: the stamp of a packet.
 ///
 /// Not inlined: as an argument the buffer is known not to overlap other data, so that the values
 /// read for each packet stay in registers.
 #[inline(never)]
 fn fill(
     buffer: &mut [u8],
-    load: &Load,
-    producer: usize,
+    packet_bytes: usize,
     frames: &Frames,
     numbers: Range<u64>,
+    time: impl Fn(u64) -> u64,
 ) -> u8 {
-    let records = buffer.chunks_exact_mut(DESCRIPTOR_BYTES + load.packet_bytes);
+    let records = buffer.chunks_exact_mut(DESCRIPTOR_BYTES + packet_bytes);
     let mut packets = 0;
     for (record, number) in records.zip(numbers) {
-        let descriptor = describe(load.time(producer, number), load.packet_bytes);
+        let descriptor = describe(time(number), packet_bytes);
         let (front, back) = record.split_at_mut(DESCRIPTOR_BYTES);
         front.copy_from_slice(&descriptor);
         back.copy_from_slice(frames.get(number));
@@ -330,31 +411,37 @@ fn fill(
     packets
 }
 
+/// Stamp and captured length in the descriptor of a record.
+#[inline(always)]
+fn described(record: &[u8]) -> Option<(u64, u32)> {
+    let fields = u128::from_le_bytes(*record.first_chunk()?);
+    #[expect(clippy::cast_possible_truncation, reason = "cuts fields out")]
+    let fields = (fields as u64, (fields >> 64) as u32);
+    Some(fields)
+}
+
 /// Counts a record by its descriptor.
 #[inline(always)]
 pub(super) fn add(record: &[u8], seen: &mut Tally) {
-    if let Some(descriptor) = record.first_chunk() {
-        let fields = u128::from_le_bytes(*descriptor);
-        #[expect(clippy::cast_possible_truncation, reason = "cuts fields out")]
-        let (time, captured) = (fields as u64, (fields >> 64) as u32);
+    if let Some((time, captured)) = described(record) {
         seen.add(time, captured as usize);
     }
 }
 
-/// Reads every descriptor of a buffer, and frees the buffer.
+/// Shows every record of a buffer to `see`, and frees the buffer.
 #[inline(always)]
 fn consume(
     record_bytes: usize,
     buffers: &Buffers<'_>,
     FilledBuffer(index): FilledBuffer,
-    seen: &mut Tally,
+    mut see: impl FnMut(&[u8]),
 ) {
     // Relaxed: the queue has ordered the producer's store before this.
     let packets = buffers.packets[index].load(Ordering::Relaxed);
     // SAFETY: this is the token of the buffer, and the buffer is freed after the slice is gone.
     let bytes = unsafe { buffers.bytes(index) };
     for record in bytes.chunks_exact(record_bytes).take(usize::from(packets)) {
-        add(record, seen);
+        see(record);
     }
     // B1: Release, pairs with B2 in `produce`.
     buffers.packets[index].store(FREE, Ordering::Release);
@@ -371,7 +458,8 @@ mod tests {
         let mut memory = Memory::new(1).unwrap();
         let buffer = &mut memory.bytes_mut()[..64 * 116];
         for (numbers, count) in [(0..64, 64), (64..70, 6)] {
-            assert_eq!(fill(buffer, &load, 0, &frames, numbers.clone()), count);
+            let time = |number| load.time(0, number);
+            assert_eq!(fill(buffer, 100, &frames, numbers.clone(), time), count);
             for (record, number) in buffer.chunks_exact(116).zip(numbers).take(count.into()) {
                 assert_eq!(record[..16], describe(number, 100));
                 assert_eq!(&record[16..], frames.get(number));

@@ -23,7 +23,7 @@
 
 mod queue;
 mod storage;
-mod ticks;
+pub(crate) mod ticks;
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -34,6 +34,7 @@ use self::{queue::Queue, storage::Storage};
 
 use crate::{
     contest::{Contest, Course, Frames, Load, Run, Tally, race, seconds, together},
+    latency::{Consumer, LatencyFigures, Pace},
     measure::{Failure, check_count},
     memory::Memory,
 };
@@ -42,7 +43,7 @@ use crate::{
 const STORAGE_BYTES: usize = 2 << 20;
 /// The maximum hold time of a storage, from the paper's example (V-D): ten producers, between 1 and
 /// 100 Gbit/s.
-const HOLD: Duration = Duration::from_micros(16_770);
+pub(crate) const HOLD: Duration = Duration::from_micros(16_770);
 
 /// The QQ of 2016 as a contestant.
 #[derive(Debug)]
@@ -68,25 +69,81 @@ impl Default for Qq2016 {
     }
 }
 
-impl Contest for Qq2016 {
-    fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
+impl Qq2016 {
+    /// A queue in this memory, for this many producers and consumers.
+    fn queue<'m>(
+        &'m mut self,
+        memory: &'m mut Memory,
+        (producers, consumers): (usize, usize),
+    ) -> Result<Queue<'m>, Failure> {
         let count = memory.len() / self.storage_bytes;
-        let guard = self.guard.unwrap_or(load.producers);
-        if count <= guard.max(load.threads()) {
+        let guard = self.guard.unwrap_or(producers);
+        if count <= guard.max(producers + consumers) {
             let bytes = self.storage_bytes;
             let why = format!("the memory has only {count} storages of {bytes} bytes");
             return Err(Failure::CannotRun(why));
         }
+        self.offsets.resize_with(count, Vec::new);
+        let parts = memory.bytes_mut().chunks_exact_mut(self.storage_bytes);
+        let parts = parts.zip(&mut self.offsets);
+        let storages = parts.map(|(part, offsets)| Storage::new(part, offsets));
+        Ok(Queue::new(storages, guard))
+    }
+
+    /// Carries packets as they become due. The end of the run lifts the guard, and hands the last
+    /// storage over early.
+    pub(crate) fn carry_due(
+        &mut self,
+        pace: &Pace,
+        memory: &mut Memory,
+    ) -> Result<LatencyFigures, Failure> {
+        let queue = &self.queue(memory, (1, 1))?;
+        let frames = Frames::new(pace.packet_bytes);
+        let send = |_: &Course| {
+            let mut open = None;
+            let sent = pace.send(|mut numbers, time_ns| {
+                while !numbers.is_empty() {
+                    let mut storage = match open.take() {
+                        Some(storage) => storage,
+                        None => queue.enqueue().ok_or_else(closed)?,
+                    };
+                    let mut store = |number| {
+                        !storage.is_overdue() && storage.append(time_ns, frames.get(number))
+                    };
+                    while !numbers.is_empty() && store(numbers.start) {
+                        numbers.start += 1;
+                    }
+                    // A storage that refused a packet goes back to the queue.
+                    open = numbers.is_empty().then_some(storage);
+                }
+                Ok(())
+            });
+            drop(open);
+            queue.close();
+            sent
+        };
+        let take = |consumer: &mut Consumer| {
+            let storage = queue.dequeue().ok_or_else(closed)?;
+            consumer.look();
+            storage.times().for_each(|time_ns| consumer.see(time_ns));
+            Ok(true)
+        };
+        pace.run(&|| queue.close(), send, take)
+    }
+}
+
+fn closed() -> Failure {
+    Failure::system("the queue", "it was closed")
+}
+
+impl Contest for Qq2016 {
+    fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
         let store = if self.checks_hold {
             store::<true>
         } else {
             store::<false>
         };
-        self.offsets.resize_with(count, Vec::new);
-        let parts = memory.bytes_mut().chunks_exact_mut(self.storage_bytes);
-        let parts = parts.zip(&mut self.offsets);
-        let storages = parts.map(|(part, offsets)| Storage::new(part, offsets));
-        let queue = Queue::new(storages, guard);
+        let queue = self.queue(memory, (load.producers, load.consumers))?;
         let storing = AtomicUsize::new(load.producers);
         let (queue_ref, storing) = (&queue, &storing);
         let producers = (0..load.producers).map(|producer| {
@@ -124,9 +181,7 @@ fn store<const CHECKS_HOLD: bool>(
     let packets = load.packets_of(producer);
     let mut number = 0;
     while number < packets {
-        let Some(mut storage) = queue.enqueue() else {
-            return Err(Failure::system("enqueue", "the queue was closed"));
-        };
+        let mut storage = queue.enqueue().ok_or_else(closed)?;
         while number < packets
             && !(CHECKS_HOLD && storage.is_overdue())
             && storage.append(load.time(producer, number), frames.get(number))

@@ -91,6 +91,11 @@ impl<'m> Storage<'m> {
         true
     }
 
+    /// The stamps of all packets.
+    pub(super) fn times(&self) -> impl Iterator<Item = u64> {
+        self.iter().map(|(time, _)| time)
+    }
+
     /// Counts every packet by its header.
     pub(super) fn tally(&self, seen: &mut Tally) {
         for (time, frame) in self.iter() {

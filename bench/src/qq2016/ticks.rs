@@ -11,7 +11,7 @@ const CALIBRATION: Duration = Duration::from_millis(20);
 
 /// The time stamp counter; on other architectures, nanoseconds of the monotonic clock.
 #[inline(always)]
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
         // SAFETY: RDTSC reads a counter and touches no memory. If the system forbids RDTSC to
@@ -25,6 +25,18 @@ fn now() -> u64 {
     }
 }
 
+/// Ticks a second, measured once, which takes 20 ms.
+pub(crate) fn per_second() -> f64 {
+    static TICKS: LazyLock<f64> = LazyLock::new(|| {
+        let (start, first) = (Instant::now(), now());
+        while start.elapsed() < CALIBRATION {
+            std::hint::spin_loop();
+        }
+        now().saturating_sub(first) as f64 / start.elapsed().as_secs_f64()
+    });
+    *TICKS
+}
+
 /// The maximum hold time of a storage, and when the hold began, in ticks.
 #[derive(Debug)]
 pub(super) struct Hold {
@@ -33,22 +45,13 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Measures the frequency of ticks once, which takes 20 ms.
     pub(super) fn new() -> Self {
-        static TICKS: LazyLock<f64> = LazyLock::new(|| {
-            let (start, first) = (Instant::now(), now());
-            while start.elapsed() < CALIBRATION {
-                std::hint::spin_loop();
-            }
-            let per_second = now().saturating_sub(first) as f64 / start.elapsed().as_secs_f64();
-            per_second * super::HOLD.as_secs_f64()
-        });
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "positive and small"
         )]
-        let ticks = *TICKS as u64;
+        let ticks = (per_second() * super::HOLD.as_secs_f64()) as u64;
         Self {
             given_out: 0,
             ticks,

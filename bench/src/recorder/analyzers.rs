@@ -4,7 +4,7 @@
 use std::{io, num::NonZero, path::Path, time::Duration};
 
 use retroscope_generate::{GeneratorConfig, GeneratorSource, Rate};
-use retroscope_recorder::Analyzers;
+use retroscope_recorder::{Analyzers, Scripts};
 use retroscope_script::Script;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -102,7 +102,10 @@ fn record(
         frames,
         analyzers: NonZero::new(threads).map_or(Analyzers::Auto, Analyzers::Threads),
         triggers: Vec::new(),
-        scripts: vec![Script::new("slow.lua", SCRIPT, false)],
+        scripts: Scripts {
+            triggers: vec![Script::new("slow.lua", SCRIPT, false)],
+            ..Scripts::default()
+        },
         ..Plan::quiet(session.scale.ring_bytes)
     };
     let before = process_time();

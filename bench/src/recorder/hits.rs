@@ -11,16 +11,16 @@
 //! and the wake-up of the benchmark's thread. If more packets arrive than are analyzed, the latency
 //! grows during the run.
 
-use std::{cell::RefCell, io, path::Path, time::Duration};
+use std::{io, path::Path, time::Duration};
 
 use retroscope_generate::{GeneratorConfig, Rate};
 use retroscope_recorder::{Analyzers, Clock, RecorderEvent, SystemClock};
 
 use super::{ONE_THREAD, Plan, frames};
 use crate::{
-    measure::{Entrant, Failure, Heat, Spread, check_count, check_lapped},
+    measure::{Failure, Spread, check_count, check_lapped},
     queues,
-    session::{REPETITIONS, Session},
+    session::{PartsRun, Session},
 };
 
 /// Seconds of a run.
@@ -46,9 +46,6 @@ const PLACES: [(&str, Analyzers); 3] = [
 ];
 const PERCENT: [u64; 3] = [50, 90, 110];
 
-/// Median and 99th percentile, µs.
-type LatencyPercentiles = Result<(f64, f64), Failure>;
-
 /// The rate that one thread can analyze, and the latency at [`PERCENT`] of this rate.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
     // The folder of the dumps, in memory if possible (/dev/shm): on a slow disk, writing the files
@@ -69,39 +66,18 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
     let cases = PLACES
         .iter()
         .flat_map(|place| PERCENT.map(|percent| (place, percent)));
-    let cases: Vec<_> = cases
-        .map(|case| (case, RefCell::new(Ok((0.0, 0.0)))))
-        .collect();
-    let entrants = cases
-        .iter()
-        .flat_map(|(((name, analyzers), percent), found)| {
-            let row = |quantile| format!("recorder/latency/{name}/{percent}pc-{quantile}");
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "saturates; rates are positive"
-            )]
-            let rate = (mpps * 1e4 * *percent as f64) as u64;
-            let run = move || {
-                *found.borrow_mut() = paced(ring_bytes, (rate, time), *analyzers, directory);
-                Ok(found.borrow().clone()?.0)
-            };
-            [
-                Entrant::new(row("p50"), run),
-                Entrant::new(row("p99"), || Ok(found.borrow().clone()?.1)),
-            ]
-        });
-    let repetitions = REPETITIONS.min(session.scale.repetitions);
-    let heat = Heat::run("packet to hit", repetitions, entrants.collect());
-    let mut names = heat.names().iter();
-    names.try_for_each(|name| {
-        // Both quantiles come from the same runs.
-        let case = name.rsplit_once('-').map_or("", |(case, _)| case);
-        let is_part = |part: &str| part.starts_with(case);
-        session.row(name, None, || {
-            heat.figure(&is_part, &|round| round.get(name)?.spread())
-        })
-    })
+    let cases = cases.map(|((name, analyzers), percent)| {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "saturates; rates are positive"
+        )]
+        let rate = (mpps * 1e4 * percent as f64) as u64;
+        let run: PartsRun<'_, 2> =
+            Box::new(move || paced(ring_bytes, (rate, time), *analyzers, directory));
+        (format!("recorder/latency/{name}/{percent}pc-"), run)
+    });
+    session.measure_parts("packet to hit", ["p50", "p99"], cases.collect())
 }
 
 /// Rules that never match, about the sequence number in the payload.
@@ -129,13 +105,13 @@ fn full_speed(ring_bytes: u64, count: u64, directory: &Path) -> Result<f64, Fail
     Ok(count as f64 / seconds / 1e6)
 }
 
-/// Latencies at a given rate.
+/// Median and 99th percentile at a given rate, µs.
 fn paced(
     ring_bytes: u64,
     (rate, time): (u64, Duration),
     analyzers: Analyzers,
     directory: &Path,
-) -> LatencyPercentiles {
+) -> Result<[f64; 2], Failure> {
     let each = (rate / HITS).max(1);
     let mut triggers = rules();
     triggers.push(format!("udp[12:4] % {each} = 0"));
@@ -172,5 +148,5 @@ fn paced(
     latencies_ns.sort_unstable();
     let quantile =
         |part: usize| latencies_ns[(latencies_ns.len() * part).div_ceil(100) - 1] as f64 / 1e3;
-    Ok((quantile(50), quantile(99)))
+    Ok([50, 99].map(quantile))
 }

@@ -189,7 +189,7 @@ impl Lab {
 
     fn send(&self, count: usize, rate: f64) -> Result<SendTime, Failure> {
         let send = || self.frames.send("v0", count, rate);
-        self.veth.enter(|| pin::confined(self.seats.sender, send))?
+        self.veth.run(|| pin::confined(self.seats.sender, send))?
     }
 
     /// A command that asks the recorder.
