@@ -41,6 +41,7 @@ pub mod rss;
 pub mod send;
 mod source;
 mod sys;
+mod time_stamps;
 mod watermark;
 
 pub use cpus::{CpuList, CpuListError, CpuTurns};
@@ -53,3 +54,4 @@ pub use source::{
     OffloadEffects, Probed, Queue, QueueStatus, REST_NS_MAX, SHUNT_CLASSES, Shunt, ShuntedFlow,
     Source, SourceBuffer, SourceError, SourceEvent, SourceStatistics, TimeDomain, WaitTerms,
 };
+pub use time_stamps::TimeStamps;

@@ -17,7 +17,7 @@ use std::{collections::VecDeque, fmt, io, os::fd::BorrowedFd, time::Duration};
 pub use crate::watermark::Watermark;
 use crate::{
     Burst, InputDrops, InterfaceInfo, OffloadEffects, Queue, QueueStatus, Shunt, ShuntedFlow,
-    SourceBuffer, SourceError, SourceEvent, SourceStatistics, WaitTerms,
+    SourceBuffer, SourceError, SourceEvent, SourceStatistics, TimeDomain, WaitTerms,
     af_packet::InterfaceCounters,
     af_xdp::XdpMode,
     clock::{self, Now},
@@ -34,6 +34,11 @@ pub const OPEN_DRAIN_NS: i64 = 100_000_000;
 /// Longest time that a packet spends in the kernel's receive path. The path takes microseconds; the
 /// limit allows for a virtual CPU that is descheduled in the path.
 pub(crate) const RECEIVE_PATH_NS: i64 = 12_000_000;
+
+/// Index in [`Queue::interfaces`] of the interface's second entry: packets with the NIC's stamps.
+/// Sent packets, and packets that the NIC does not stamp, belong to the first entry. So a dump
+/// names the clock of each packet.
+pub(crate) const NIC_STAMPED: u16 = 1;
 
 /// How often a draining queue checks for packets.
 const DRAIN_LOOK_NS: i64 = 1_000_000;
@@ -116,6 +121,11 @@ pub trait LiveEngine: Send + fmt::Debug {
 
     /// As [`Queue::xdp_mode`].
     fn xdp_mode(&self) -> Option<XdpMode> {
+        None
+    }
+
+    /// As [`Queue::nic_stamped`].
+    fn nic_stamped(&self) -> Option<u64> {
         None
     }
 
@@ -234,7 +244,8 @@ impl QueueDrain {
 /// State that every live queue has.
 #[derive(Debug)]
 pub struct LiveState {
-    interface: [InterfaceInfo; 1],
+    /// The interface, and if the queue takes the NIC's stamps, [`NIC_STAMPED`].
+    interfaces: Vec<InterfaceInfo>,
     cpus: Vec<u32>,
     events: VecDeque<SourceEvent>,
     phase: QueuePhase,
@@ -268,7 +279,7 @@ impl LiveState {
         delivery_delay_max_ns: i64,
     ) -> Self {
         Self {
-            interface: [interface],
+            interfaces: vec![interface],
             cpus,
             events: VecDeque::new(),
             phase: QueuePhase::Running,
@@ -293,10 +304,21 @@ impl LiveState {
         }
     }
 
+    /// Adds the interface of packets with the NIC's stamps, if the queue `takes` such stamps.
+    pub(crate) fn with_nic_stamps(mut self, takes: bool) -> Self {
+        let time_domain = TimeDomain::Nic;
+        let stamped = takes.then(|| InterfaceInfo {
+            time_domain,
+            ..self.interface().clone()
+        });
+        self.interfaces.extend(stamped);
+        self
+    }
+
     /// The interface of the queue.
     #[must_use]
     pub fn interface(&self) -> &InterfaceInfo {
-        &self.interface[0]
+        &self.interfaces[0]
     }
 
     /// Whether the queue was not stopped and has not ended.
@@ -306,7 +328,7 @@ impl LiveState {
 
     /// Queues a notice to the user about the interface.
     pub fn notice(&mut self, text: impl fmt::Display) {
-        let name = &self.interface[0].name;
+        let name = &self.interface().name;
         let notice = SourceEvent::Notice(format!("{name}: {text}"));
         self.events.push_back(notice);
     }
@@ -314,6 +336,11 @@ impl LiveState {
     /// Queues events for the caller of the queue.
     pub fn push_events(&mut self, event: impl IntoIterator<Item = SourceEvent>) {
         self.events.extend(event);
+    }
+
+    /// The oldest event that was not taken yet.
+    pub(crate) fn next_event(&mut self) -> Option<SourceEvent> {
+        self.events.pop_front()
     }
 
     /// Records that a check found the interface up or down, and queues an event if the state
@@ -476,7 +503,7 @@ impl<E: LiveEngine + 'static> LiveQueue<E> {
 
 impl<E: LiveEngine + 'static> Queue for LiveQueue<E> {
     fn interfaces(&self) -> &[InterfaceInfo] {
-        &self.live.interface
+        &self.live.interfaces
     }
 
     fn next(&mut self, wait: Duration) -> Result<QueueStatus, SourceError> {
@@ -521,7 +548,7 @@ impl<E: LiveEngine + 'static> Queue for LiveQueue<E> {
     }
 
     fn event(&mut self) -> Option<SourceEvent> {
-        self.live.events.pop_front()
+        self.live.next_event()
     }
 
     fn statistics(&mut self) -> SourceStatistics {
@@ -542,6 +569,10 @@ impl<E: LiveEngine + 'static> Queue for LiveQueue<E> {
 
     fn xdp_mode(&self) -> Option<XdpMode> {
         self.engine.xdp_mode()
+    }
+
+    fn nic_stamped(&self) -> Option<u64> {
+        self.engine.nic_stamped()
     }
 
     fn buffer(&self) -> Option<SourceBuffer> {
@@ -636,7 +667,6 @@ mod tests {
     use retroscope_packet::LinkType;
 
     use super::*;
-    use crate::TimeDomain;
 
     #[test]
     fn packets_that_waited_are_no_return() {

@@ -11,7 +11,8 @@
 use std::{borrow::Cow, collections::BTreeMap, io, os::fd::OwnedFd};
 
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send,
+    socket_with,
 };
 
 use crate::sys::set_option;
@@ -104,12 +105,16 @@ impl NetlinkRequest {
 impl Netlink {
     /// Makes a socket in the network namespace of the calling thread.
     pub(crate) fn new() -> io::Result<Self> {
+        Self::of(None)
+    }
+
+    /// Makes a socket for a protocol; `None`: rtnetlink(7).
+    fn of(protocol: Option<Protocol>) -> io::Result<Self> {
         let socket = socket_with(
             AddressFamily::NETLINK,
             SocketType::RAW,
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-            // NETLINK_ROUTE.
-            None,
+            protocol,
         )?;
         Ok(Self {
             socket,
@@ -312,6 +317,20 @@ const DROPPED: usize = 6;
 const FIFO: usize = 14;
 const MISSED: usize = 15;
 
+/// Generic netlink: `GENL_ID_CTRL`, `CTRL_CMD_GETFAMILY` with `struct genlmsghdr`,
+/// `CTRL_ATTR_FAMILY_ID` and `CTRL_ATTR_FAMILY_NAME`.
+const CONTROL: u16 = 16;
+const GET_FAMILY: [u8; 4] = [3, 1, 0, 0];
+const FAMILY_ID: u16 = 1;
+const FAMILY_NAME: u16 = 2;
+
+/// The family `netdev` of `linux/netdev.h`: `NETDEV_CMD_DEV_GET`, `NETDEV_A_DEV_IFINDEX`,
+/// `NETDEV_A_DEV_XDP_RX_METADATA_FEATURES`, and its bit for stamps.
+const GET_DEVICE: [u8; 4] = [1, 1, 0, 0];
+const DEVICE_INDEX: u16 = 1;
+const DEVICE_METADATA: u16 = 5;
+const METADATA_STAMP: u8 = 1;
+
 /// Counters of an interface since its creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LinkCounters {
@@ -345,6 +364,28 @@ impl Netlink {
         self.query(&link_request(index), |answer| {
             let (_, found) = answer.parts(NEW_LINK, LINK_BYTES)?;
             Some(until_nul(found.get(&QUEUEING)?).into_owned())
+        })
+    }
+
+    /// Whether the driver of an interface gives XDP programs the NIC's stamps, in the network
+    /// namespace of the calling thread. The kernel says so since Linux 6.7.
+    pub(crate) fn gives_xdp_stamps(index: i32) -> io::Result<bool> {
+        let mut netlink = Self::of(Some(netlink::GENERIC))?;
+        let request = NetlinkRequest::new(CONTROL, &GET_FAMILY);
+        let request = request.with(FAMILY_NAME, b"netdev\0");
+        let family = netlink.query(&request, |answer| {
+            let (_, found) = answer.parts(CONTROL, GET_FAMILY.len())?;
+            half(found.get(&FAMILY_ID)?, 0)
+        })?;
+        let request = NetlinkRequest::new(family, &GET_DEVICE);
+        let request = request.with(DEVICE_INDEX, &index.to_ne_bytes());
+        netlink.query(&request, |answer| {
+            let (_, found) = answer.parts(family, GET_DEVICE.len())?;
+            let Some(features) = found.get(&DEVICE_METADATA) else {
+                return Some(false);
+            };
+            let features = u64::from_ne_bytes(*features.first_chunk()?);
+            Some(features & u64::from(METADATA_STAMP) != 0)
         })
     }
 

@@ -216,6 +216,12 @@ pub trait Queue: Send + fmt::Debug {
         None
     }
 
+    /// Frames with a stamp of the NIC until now; `None`: the engine takes no such stamps, or does
+    /// not count the frames.
+    fn nic_stamped(&self) -> Option<u64> {
+        None
+    }
+
     /// The capacity for packets that were not fetched yet; `None`: unknown to the engine.
     fn buffer(&self) -> Option<SourceBuffer> {
         None
@@ -384,7 +390,8 @@ pub enum TimeDomain {
     /// The system's real-time clock at the fetch of a burst: all frames of the burst have the same
     /// stamp.
     Fetch,
-    /// The NIC's clock, converted to the system's clock.
+    /// The NIC's clock. DPDK's engine converts stamps to the system's clock. The other engines use
+    /// only stamps that agree with the system's clock within some ms.
     Nic,
     /// A clock that may belong to another system, such as a capture card or another host.
     Foreign,

@@ -9,7 +9,7 @@ use std::mem::offset_of;
 use libc::{sockaddr_ll, tpacket_block_desc, tpacket_hdr_v1, tpacket3_hdr};
 
 use super::sys::prefetch;
-use crate::{Direction, FrameMeta, VlanTag};
+use crate::{Direction, FrameMeta, VlanTag, live::NIC_STAMPED, time_stamps::NIC_AHEAD_NS_MAX};
 
 /// Offsets in a block, from its start.
 mod descriptor {
@@ -18,6 +18,10 @@ mod descriptor {
     const HEADER: usize = offset_of!(tpacket_block_desc, hdr);
     pub(super) const PACKETS: usize = HEADER + offset_of!(tpacket_hdr_v1, num_pkts);
     pub(super) const FIRST_PACKET: usize = HEADER + offset_of!(tpacket_hdr_v1, offset_to_first_pkt);
+    /// Despite its name, the time of the block's opening (`prb_open_block` of
+    /// `net/packet/af_packet.c`).
+    pub(super) const OPENED_SECONDS: usize = HEADER + offset_of!(tpacket_hdr_v1, ts_first_pkt);
+    pub(super) const OPENED_NS: usize = OPENED_SECONDS + 4;
     pub(super) const LAST_SECONDS: usize = HEADER + offset_of!(tpacket_hdr_v1, ts_last_pkt);
     pub(super) const LAST_NS: usize = LAST_SECONDS + 4;
     pub(super) const HEADER_BYTES: usize = size_of::<tpacket_block_desc>();
@@ -68,6 +72,25 @@ pub(super) struct BlockSummary {
     /// Time stamp of the last packet, in ns since the UNIX epoch. For a block without packets, the
     /// time when it was closed.
     pub(super) last_ns: i64,
+    /// When the kernel opened the block, by the system's clock. Each packet arrived later.
+    pub(super) opened_ns: i64,
+}
+
+/// The range of the NIC's stamps in a block that agree with the system's clock. Times are ns since
+/// the UNIX epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct NicStampRange {
+    /// The earliest stamp that agrees.
+    pub(super) from_ns: i64,
+    /// The system's clock at the fetch of the block.
+    pub(super) clock_ns: i64,
+}
+
+impl NicStampRange {
+    pub(super) fn contains(self, time_ns: i64) -> bool {
+        let to_ns = self.clock_ns.saturating_add(NIC_AHEAD_NS_MAX);
+        (self.from_ns..=to_ns).contains(&time_ns)
+    }
 }
 
 /// Counts for a part of a block.
@@ -82,6 +105,12 @@ pub(super) struct PartSummary {
     pub(super) merged: u32,
     /// Packets whose checksum the NIC was going to fill in.
     pub(super) checksum_missing: u32,
+    /// Packets with a stamp of the NIC.
+    pub(super) nic_stamped: u32,
+    /// Packets with a stamp of the NIC that does not agree with the system's clock.
+    pub(super) nic_refused: u32,
+    /// The last such stamp, ns since the UNIX epoch.
+    pub(super) refused_ns: i64,
 }
 
 /// A position in the packets of one block.
@@ -103,10 +132,9 @@ impl BlockWalk {
         let Some(header) = block.first_chunk::<{ descriptor::HEADER_BYTES }>() else {
             return (Self::default(), BlockSummary::default());
         };
-        let last_ns = time_ns(
-            word(header, descriptor::LAST_SECONDS),
-            word(header, descriptor::LAST_NS),
-        );
+        let time = |seconds, ns| time_ns(word(header, seconds), word(header, ns));
+        let last_ns = time(descriptor::LAST_SECONDS, descriptor::LAST_NS);
+        let opened_ns = time(descriptor::OPENED_SECONDS, descriptor::OPENED_NS);
         // A block has no room for more packets, whatever its header says.
         let room = u32::try_from(block.len() / PACKET_BYTES_MIN).unwrap_or(u32::MAX);
         let packets = word(header, descriptor::PACKETS).min(room);
@@ -116,7 +144,12 @@ impl BlockWalk {
             stride: before.stride,
         };
         walk.ask_for_first(block);
-        (walk, BlockSummary { packets, last_ns })
+        let summary = BlockSummary {
+            packets,
+            last_ns,
+            opened_ns,
+        };
+        (walk, summary)
     }
 
     /// Prefetches the first packets, because no packet before them in this block has caused a
@@ -131,13 +164,15 @@ impl BlockWalk {
     }
 
     /// Appends descriptors of the next packets, at most `frames_max`. No frame on the wire is
-    /// larger than `frame_bytes_max`.
+    /// larger than `frame_bytes_max`. Packets with a stamp of the NIC in `nic_range` are of
+    /// interface [`NIC_STAMPED`].
     ///
     /// A result without packets marks the end of the block.
     pub(super) fn read(
         &mut self,
         block: &[u8],
         frame_bytes_max: u32,
+        nic_range: NicStampRange,
         frames_max: usize,
         frames: &mut Vec<FrameMeta>,
     ) -> PartSummary {
@@ -145,7 +180,7 @@ impl BlockWalk {
         let count = self.left.min(u32::try_from(frames_max).unwrap_or(u32::MAX));
         let (mut position, mut stride) = (self.position, self.stride);
         for index in 0..count {
-            let Some((frame, next, status)) = read_packet(block, position) else {
+            let Some((mut frame, next, status)) = read_packet(block, position) else {
                 part.unreadable = self.left - index;
                 self.left = 0;
                 return part;
@@ -161,6 +196,9 @@ impl BlockWalk {
             part.frames += 1;
             part.merged += u32::from(frame.wire_len > frame_bytes_max);
             part.checksum_missing += u32::from(status & libc::TP_STATUS_CSUMNOTREADY != 0);
+            if status & libc::TP_STATUS_TS_RAW_HARDWARE != 0 {
+                part.check_stamp(&mut frame, nic_range);
+            }
             frames.push(frame);
             // An offset of zero marks the last packet. If an earlier packet has this offset, the
             // count still ends the walk.
@@ -170,6 +208,23 @@ impl BlockWalk {
         self.left -= count;
         self.stride = stride;
         part
+    }
+}
+
+impl PartSummary {
+    /// Uses the NIC's stamp of a frame if the stamp agrees with the system's clock. The kernel
+    /// gives one stamp a packet, so the time of the fetch replaces another stamp. No stamp is later
+    /// than the fetch.
+    fn check_stamp(&mut self, frame: &mut FrameMeta, range: NicStampRange) {
+        self.nic_stamped += 1;
+        let stamp_ns = frame.time_ns;
+        frame.time_ns = stamp_ns.min(range.clock_ns);
+        if range.contains(stamp_ns) {
+            frame.interface = NIC_STAMPED;
+        } else {
+            (self.nic_refused, self.refused_ns) = (self.nic_refused + 1, stamp_ns);
+            frame.time_ns = range.clock_ns;
+        }
     }
 }
 

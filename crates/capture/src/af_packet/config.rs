@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::CpuTurns;
+use crate::{CpuTurns, TimeStamps};
 
 /// Configuration of the capture from an interface.
 #[derive(Debug, Clone)]
@@ -20,6 +20,8 @@ pub struct LiveConfig {
     pub fanout: Fanout,
     /// The directions of frames to capture.
     pub sides: Sides,
+    /// The origin of time stamps, with AF_PACKET.
+    pub time_stamps: TimeStamps,
     /// The CPU of each queue's thread. Empty: each thread runs on the CPUs near the device, or on
     /// any CPU if these CPUs are unknown or all CPUs of the machine.
     pub cpus: CpuTurns,
@@ -36,6 +38,7 @@ impl LiveConfig {
             buffer_bytes: None,
             fanout: Fanout::default(),
             sides: Sides::default(),
+            time_stamps: TimeStamps::default(),
             cpus: CpuTurns::default(),
             program: program.into(),
         }

@@ -11,6 +11,7 @@ use crate::{
         word,
     },
     rss::{FlowKind, RssSettings},
+    time_stamps,
 };
 
 /// `IFLA_MTU`.
@@ -126,9 +127,12 @@ pub struct Reception {
     pub ring: Option<(u32, u32)>,
     /// A full ring makes the NIC ask the link partner to pause. `None`: unknown.
     pub sends_pauses: Option<bool>,
+    /// The NIC stamps all received packets now. `None`: the NIC cannot stamp all packets.
+    pub stamps_all: Option<bool>,
 }
 
-/// Queries an interface's receive ring and flow control (ethtool(8), `-g` and `-a`).
+/// Queries an interface's receive ring, flow control and time stamps (ethtool(8), `-g`, `-a` and
+/// `-T`).
 ///
 /// # Errors
 /// The system's error if the interface does not exist. A value that a driver does not report is
@@ -139,6 +143,7 @@ pub fn reception(interface: &str) -> io::Result<Reception> {
     Ok(Reception {
         ring: query.ethtool_receive_ring(interface).ok(),
         sends_pauses: query.ethtool_sends_pauses(interface).ok(),
+        stamps_all: time_stamps::stamps_all_now(&query, interface),
     })
 }
 

@@ -21,7 +21,7 @@
 //! lent, unreadable and dropped packets add up to `tp_packets`, or after 100 ms without packets.
 //!
 //! # What it does not do
-//! Hardware time stamps. The `any` device, whose frames have no common link type.
+//! Hardware time stamps of sent packets. The `any` device, whose frames have no common link type.
 //!
 //! # Minimum kernel version
 //! 3.14 for VLAN identifiers other than 0x8100; 4.12 for several queues.

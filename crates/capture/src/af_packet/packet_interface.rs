@@ -16,7 +16,7 @@
 use std::{
     io,
     path::Path,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
 };
 
 use super::{
@@ -76,6 +76,11 @@ pub(super) struct PacketInterface {
     pub(super) interface: NamedInterface,
     /// The program that every socket runs; `None`: the sockets accept all packets.
     pub(super) program: Option<Vec<Instruction>>,
+    /// The sockets take the NIC's stamps.
+    pub(super) takes_nic_stamps: bool,
+    /// A queue has found that the NIC's clock does not agree with the system's clock, and has
+    /// reported this.
+    pub(super) is_nic_clock_refused: AtomicBool,
     /// The sockets accept only packets that the user's filter accepts.
     pub(super) is_filtered: bool,
     /// Bytes to request for each socket's ring.
@@ -117,6 +122,8 @@ impl PacketInterface {
             interface,
             ring_bytes,
             program: None,
+            takes_nic_stamps: false,
+            is_nic_clock_refused: AtomicBool::new(false),
             is_filtered: false,
             is_shared: false,
             sharing: Mutex::new(Sharing {
@@ -253,6 +260,11 @@ impl PacketInterface {
         // Other programs on the interface, such as an IDS, then report the same time for a packet
         // as we do. If the call fails, our stamps are as good as before.
         let _ = socket.stamp_on_arrival();
+        if self.takes_nic_stamps {
+            socket
+                .take_nic_stamps(true)
+                .map_err(|error| self.error("setsockopt(PACKET_TIMESTAMP)", error))?;
+        }
         if self.ignores_outgoing() && !self.is_shared {
             // Before Linux 4.20 the filter alone rejects outgoing packets.
             let _ = socket.ignore_outgoing();

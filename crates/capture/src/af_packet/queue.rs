@@ -4,13 +4,13 @@ mod link;
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 use rustix::event::PollFlags;
 
 use super::{
-    block::PartSummary,
+    block::{BlockSummary, NicStampRange, PartSummary},
     classic::REJECT_ALL,
     nic::InterfaceCounters,
     packet_interface::{PacketInterface, SocketWithRing},
@@ -25,6 +25,7 @@ use crate::{
     interface::InterfaceSnapshot,
     live::{CutOff, LiveEngine, LiveQueue, LiveState, StopBalance},
     poll::wait_for,
+    time_stamps::{NIC_BEHIND_NS_MAX, disagreement},
 };
 
 /// Longest nap of a queue that waits for several blocks, if the kernel retires the blocks before
@@ -130,6 +131,8 @@ struct SocketCounters {
     dropped: u64,
     /// Frames that were lent.
     lent: u64,
+    /// Lent frames with a stamp of the NIC.
+    nic_stamped: u64,
     /// Packets of malformed blocks that could not be lent.
     unreadable: u64,
     /// The value of `lent` at the last reading of the kernel's counters.
@@ -156,7 +159,8 @@ pub(super) fn queue(
     // The watermark starts two seconds ago: the socket may have received frames before this queue
     // was made.
     let since_ns = clock::realtime_ns().saturating_sub(2 * SECOND_NS);
-    let mut live = LiveState::new(interface, cpus, since_ns, DELIVERY_DELAY_NS_MAX);
+    let mut live = LiveState::new(interface, cpus, since_ns, DELIVERY_DELAY_NS_MAX)
+        .with_nic_stamps(packet_interface.takes_nic_stamps);
     live.push_events(notice);
     if !found.flags.is_up() {
         live.set_interface_up(false);
@@ -199,6 +203,52 @@ impl PacketEngine {
         }
     }
 
+    /// Counts the packets with the NIC's stamps. If most of these stamps do not agree with the
+    /// system's clock, the socket takes the kernel's stamps from now on.
+    fn note_nic_stamps(&mut self, part: PartSummary, live: &mut LiveState) {
+        let agreed = part.nic_stamped - part.nic_refused;
+        self.counters.nic_stamped += u64::from(agreed);
+        if part.nic_refused <= agreed {
+            return;
+        }
+        // If the call fails, each stamp is still checked.
+        let _ = self.socket.take_nic_stamps(false);
+        // Relaxed: `swap` lets one queue give the notice, and no other data depends on the flag.
+        let is_known = self
+            .packet_interface
+            .is_nic_clock_refused
+            .swap(true, Ordering::Relaxed);
+        if !is_known {
+            let why = disagreement(part.refused_ns - self.ring.nic_range.clock_ns);
+            live.notice(format_args!(
+                "{why}, so packets get the kernel's time stamps"
+            ));
+        }
+    }
+
+    /// Sets the range of the NIC's stamps in a block that was fetched at `clock_ns`. Returns the
+    /// time for [`Watermark::on_burst`](crate::live::Watermark::on_burst).
+    ///
+    /// That time is the stamp of the block's last packet. If the packet may have a stamp of the
+    /// NIC, the time is near the opening of the block, by the system's clock. A promise that
+    /// follows another clock could be later than the kernel's stamps of the next packets.
+    fn newest_ns(&mut self, block: BlockSummary, clock_ns: i64, live: &mut LiveState) -> i64 {
+        let BlockSummary {
+            last_ns, opened_ns, ..
+        } = block;
+        if !self.packet_interface.takes_nic_stamps {
+            return last_ns;
+        }
+        // All earlier blocks were returned.
+        live.watermark.on_given_back();
+        let from_ns = opened_ns.saturating_sub(NIC_BEHIND_NS_MAX);
+        self.ring.nic_range = NicStampRange {
+            from_ns: from_ns.max(live.watermark.time_ns),
+            clock_ns,
+        };
+        last_ns.clamp(opened_ns, opened_ns.saturating_add(DELIVERY_DELAY_NS_MAX))
+    }
+
     /// Adds up the kernel's counters, which a reading resets.
     fn read_counters(&mut self) -> Result<(), SourceError> {
         let taken = self
@@ -227,6 +277,9 @@ impl LiveEngine for PacketEngine {
             self.counters.lent += u64::from(part.frames);
             self.counters.unreadable += u64::from(part.unreadable);
             self.note_effects(part, live);
+            if part.nic_stamped > 0 {
+                self.note_nic_stamps(part, live);
+            }
             if part.frames > 0 {
                 return Ok(true);
             }
@@ -236,12 +289,13 @@ impl LiveEngine for PacketEngine {
                 return Ok(false);
             };
             let clock_ns = clock::realtime_ns();
-            live.watermark.on_burst(summary.last_ns, Some(clock_ns));
+            let newest_ns = self.newest_ns(summary, clock_ns, live);
+            live.watermark.on_burst(newest_ns, Some(clock_ns));
             if summary.packets == 0 {
                 continue;
             }
             self.block_rate.blocks += 1;
-            live.on_packets(summary.last_ns, || self.are_other_threads_ready());
+            live.on_packets(newest_ns, || self.are_other_threads_ready());
             if self.counters.lent - self.counters.lent_at_reading >= PACKETS_BETWEEN_READINGS {
                 self.read_counters()?;
             }
@@ -256,6 +310,11 @@ impl LiveEngine for PacketEngine {
     /// the kernel has room for packets until it has filled the other blocks.
     fn has_more(&self) -> Option<bool> {
         Some(self.ring.is_next_block_finished())
+    }
+
+    fn nic_stamped(&self) -> Option<u64> {
+        let takes = self.packet_interface.takes_nic_stamps;
+        takes.then_some(self.counters.nic_stamped)
     }
 
     fn wait_terms(&self, _live: &LiveState) -> Option<(Option<BorrowedFd<'_>>, i64)> {
@@ -368,23 +427,35 @@ mod tests {
 
     use super::{
         super::{
-            block::tests::{Packet, block_of},
+            block::tests::{Packet, block_of, set_opened},
             config::LiveConfig,
             sys::Mapping,
         },
         *,
     };
-    use crate::{QueueStatus, TimeDomain, live::CLOSED_DRAIN_NS};
+    use crate::{QueueStatus, SourceEvent, TimeDomain, live::CLOSED_DRAIN_NS};
 
     /// A queue whose socket lacks all options of a packet socket. Its ring contains one packet.
     fn without_counters(is_shared: bool) -> (LiveState, PacketEngine) {
+        queue_of(is_shared, false, &[block_of(4096, &[Packet::default()]).0])
+    }
+
+    /// A queue whose socket lacks all options of a packet socket, and whose ring contains `blocks`.
+    fn queue_of(
+        is_shared: bool,
+        takes_nic_stamps: bool,
+        blocks: &[Vec<u8>],
+    ) -> (LiveState, PacketEngine) {
         let mut packet_interface =
             PacketInterface::new(LiveConfig::new("lo", "retroscope"), 1).unwrap();
         if is_shared {
             packet_interface.share(Vec::new());
         }
-        let mut mapping = Mapping::in_memory(4096, 1).unwrap();
-        mapping.hand_over(0, &block_of(4096, &[Packet::default()]).0);
+        packet_interface.takes_nic_stamps = takes_nic_stamps;
+        let mut mapping = Mapping::in_memory(4096, blocks.len()).unwrap();
+        for (index, block) in blocks.iter().enumerate() {
+            mapping.hand_over(index, block);
+        }
         let interface = InterfaceInfo::new("lo", LinkType::ETHERNET, TimeDomain::KernelSoftware);
         let engine = PacketEngine {
             packet_interface: Arc::new(packet_interface),
@@ -402,10 +473,67 @@ mod tests {
                 since_ns: 0,
             },
         };
-        (
-            LiveState::new(interface, Vec::new(), 0, DELIVERY_DELAY_NS_MAX),
-            engine,
-        )
+        let live = LiveState::new(interface, Vec::new(), 0, DELIVERY_DELAY_NS_MAX);
+        (live.with_nic_stamps(takes_nic_stamps), engine)
+    }
+
+    /// A block that the kernel opened at `opened_ns`, with packets that the NIC stamped.
+    fn nic_block(opened_ns: i64, stamps_ns: &[i64]) -> Vec<u8> {
+        let parts = |ns: i64| {
+            let seconds = u32::try_from(ns / SECOND_NS).unwrap();
+            (seconds, u32::try_from(ns % SECOND_NS).unwrap())
+        };
+        let packet = |ns: &i64| Packet {
+            seconds: parts(*ns).0,
+            ns: parts(*ns).1,
+            status: libc::TP_STATUS_TS_RAW_HARDWARE,
+            ..Packet::default()
+        };
+        let packets: Vec<_> = stamps_ns.iter().map(packet).collect();
+        let (mut block, _) = block_of(4096, &packets);
+        let (seconds, ns) = parts(opened_ns);
+        set_opened(&mut block, seconds, ns);
+        block
+    }
+
+    /// The clock of the NIC shows TAI, 37 s ahead of UTC, or did not follow a step of the system's
+    /// clock. Windows and watermarks do not follow the NIC's clock.
+    #[test]
+    fn a_nic_of_another_time_stamps_nothing() {
+        let now_ns = clock::realtime_ns();
+        let before_ns = now_ns - 5_000_000;
+        for (off_ns, way) in [(37 * SECOND_NS, "ahead of"), (-2 * SECOND_NS, "behind")] {
+            let blocks = [
+                nic_block(before_ns, &[before_ns - 9_000_000, before_ns]),
+                nic_block(now_ns, &[now_ns + off_ns, now_ns + off_ns]),
+                nic_block(now_ns, &[now_ns + off_ns]),
+            ];
+            let (mut live, mut engine) = queue_of(false, true, &blocks);
+            let mut fetch = |live: &mut LiveState| {
+                assert!(engine.fetch(live).unwrap());
+                let frames = engine.burst().frames.iter();
+                let found: Vec<_> = frames.map(|one| (one.time_ns, one.interface)).collect();
+                (found, engine.nic_stamped())
+            };
+            let (found, count) = fetch(&mut live);
+            assert_eq!(found, [(before_ns - 9_000_000, 1), (before_ns, 1)]);
+            assert_eq!((count, live.next_event()), (Some(2), None));
+            let (found, count) = fetch(&mut live);
+            for (time_ns, interface) in found {
+                assert!((now_ns..=clock::realtime_ns()).contains(&time_ns));
+                assert_eq!(interface, 0);
+            }
+            assert_eq!(count, Some(2));
+            let Some(SourceEvent::Notice(notice)) = live.next_event() else {
+                panic!("no notice");
+            };
+            assert!(notice.contains(way), "{notice}");
+            fetch(&mut live);
+            assert_eq!(live.next_event(), None, "one notice is enough");
+            // No packet that arrived after the opening of the last block may be older.
+            live.watermark.on_given_back();
+            assert!(live.watermark.time_ns <= now_ns);
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! when the caller reads the frames after the walk.
 
 use super::{
-    block::{BlockSummary, BlockWalk, PartSummary},
+    block::{BlockSummary, BlockWalk, NicStampRange, PartSummary},
     sys::Mapping,
 };
 use crate::{Burst, FrameMeta};
@@ -27,6 +27,8 @@ pub(super) struct BlockRing {
     frames: Vec<FrameMeta>,
     /// Upper bound on the size of a frame on the wire.
     pub(super) frame_bytes_max: u32,
+    /// Range of the NIC's stamps in the held block.
+    pub(super) nic_range: NicStampRange,
 }
 
 impl BlockRing {
@@ -45,6 +47,7 @@ impl BlockRing {
             // Sized so that the walk never allocates.
             frames: Vec::with_capacity(PART_FRAMES),
             frame_bytes_max: u32::MAX,
+            nic_range: NicStampRange::default(),
         }
     }
 
@@ -70,8 +73,13 @@ impl BlockRing {
             return PartSummary::default();
         }
         let block = self.mapping.block(self.position).unwrap_or_default();
-        self.walk
-            .read(block, self.frame_bytes_max, PART_FRAMES, &mut self.frames)
+        self.walk.read(
+            block,
+            self.frame_bytes_max,
+            self.nic_range,
+            PART_FRAMES,
+            &mut self.frames,
+        )
     }
 
     /// Returns the held block to the kernel. Does nothing without a held block.

@@ -81,6 +81,8 @@ impl BoundSockets {
                 packet_interface.with_ring(socket)
             })
             .collect::<Result<_, _>>()?;
+        let time_stamps = packet_interface.config.time_stamps;
+        packet_interface.takes_nic_stamps = time_stamps.prepare(&packet_interface.interface)?;
         for (socket, ..) in &opened {
             packet_interface.bind_rejecting(socket, &found)?;
         }

@@ -9,7 +9,8 @@
 
 use std::{
     collections::BTreeSet,
-    io,
+    fs::File,
+    io::{self, Read as _},
     os::fd::{AsFd, AsRawFd},
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -18,10 +19,11 @@ use std::{
 };
 
 use super::{
+    btf::function_id,
     mode::ReceiveMode,
     program::{
-        FLOW_KEY_BYTES, ProgramInputs, SHUNTED_STATE_BYTES, ShuntedState, TAKEN_EVERY_NS, assemble,
-        flow_key, word,
+        FLOW_KEY_BYTES, NIC_STAMP_FUNCTION, ProgramInputs, SHUNTED_STATE_BYTES, ShuntedState,
+        TAKEN_EVERY_NS, assemble, flow_key, word,
     },
     sys::{CounterLines, LINE_WORDS, Map, XdpLink, XdpProgram, XdpSocket, attach, load_program},
 };
@@ -42,6 +44,9 @@ const _: () = assert!(
     "a line as `CounterLines` maps it"
 );
 
+/// Largest size of the kernel's type information that is read.
+const BTF_BYTES_MAX: u64 = 64 << 20;
+
 /// `XDP_FLAGS_SKB_MODE`, `XDP_FLAGS_DRV_MODE`.
 const GENERIC: u32 = 1 << 1;
 const NATIVE: u32 = 1 << 2;
@@ -54,6 +59,11 @@ pub(super) struct Attachment {
     // Dropped before the maps, because `state` contains the link: the program is detached first.
     state: Mutex<AttachmentState>,
     program: XdpProgram,
+    /// A program for the interface of the start alone, which gets the NIC's stamps from the driver.
+    /// `None`: the queues take no stamps of the NIC, and `program` leaves no room for such stamps.
+    bound: Option<XdpProgram>,
+    /// A queue has reported that packets have no stamps of the NIC.
+    pub(super) has_reported_stamps: AtomicBool,
     pub(super) counters: CounterLines,
     pub(super) sockets: Map,
     shunted: Map,
@@ -98,10 +108,11 @@ pub(super) struct AttachedInterface {
 
 impl Attachment {
     /// Loads the program. `promiscuous`: a socket that receives no packets, if interfaces should be
-    /// promiscuous.
+    /// promiscuous. `stamping`: the index of the interface whose NIC's stamps the queues take.
     pub(super) fn new(
         receive_mode: ReceiveMode,
         promiscuous: Option<PacketSocket>,
+        stamping: Option<i32>,
     ) -> io::Result<Self> {
         let counters = Map::new(Map::ARRAY, 4, LINE_BYTES, QUEUES_MAX)?;
         let sockets = Map::new(Map::SOCKETS, 4, 4, QUEUES_MAX)?;
@@ -111,15 +122,25 @@ impl Attachment {
             SHUNTED_STATE_BYTES,
             SHUNTED_MAX,
         )?;
-        let code = assemble(ProgramInputs {
-            counters: counters.descriptor.as_raw_fd(),
-            sockets: sockets.descriptor.as_raw_fd(),
-            shunted: shunted.descriptor.as_raw_fd(),
-            receive_mode,
-        });
+        let load = |nic_stamps, device| {
+            let code = assemble(ProgramInputs {
+                counters: counters.descriptor.as_raw_fd(),
+                sockets: sockets.descriptor.as_raw_fd(),
+                shunted: shunted.descriptor.as_raw_fd(),
+                receive_mode,
+                nic_stamps,
+            });
+            load_program(&code, receive_mode.has_fragments, device)
+        };
+        let bound = match stamping {
+            Some(_) => Some(load(Some(nic_stamp_function()?), stamping)?),
+            None => None,
+        };
         Ok(Self {
             state: Mutex::default(),
-            program: load_program(&code, receive_mode.has_fragments)?,
+            program: load(stamping.map(|_| 0), None)?,
+            bound,
+            has_reported_stamps: AtomicBool::new(false),
             counters: CounterLines::new(&counters.descriptor, QUEUES_MAX)?,
             sockets,
             shunted,
@@ -134,30 +155,53 @@ impl Attachment {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the program leaves room for the NIC's stamp in front of a packet.
+    pub(super) fn has_nic_stamps(&self) -> bool {
+        self.bound.is_some()
+    }
+
     /// Attaches the program to an interface that came back: in the driver if the driver supports
-    /// XDP, otherwise in the network stack.
+    /// XDP, otherwise in the network stack. The program that gets the NIC's stamps can be attached
+    /// only if the interface is that of the start.
     pub(super) fn attach_again(
         &self,
         state: &mut AttachmentState,
         index: i32,
     ) -> io::Result<AttachedInterface> {
-        match self.attach(state, index, true) {
-            Err(error) if is_unsupported(&error) => self.attach(state, index, false),
-            outcome => outcome,
+        let bound = self.bound.as_ref().map(|bound| (bound, true));
+        let others = [(&self.program, true), (&self.program, false)];
+        let mut outcome = Err(io::ErrorKind::InvalidInput.into());
+        for (program, is_native) in bound.into_iter().chain(others) {
+            outcome = self.attach_program(state, index, is_native, program);
+            if !outcome.as_ref().is_err_and(is_unsupported) {
+                break;
+            }
         }
+        outcome
     }
 
-    /// Attaches the program to an interface. The packets of a queue go on to the host until
-    /// [`Self::set_open`] opens the queue. `state` must have no interface.
+    /// Attaches the program to the interface of the start. The packets of a queue go on to the host
+    /// until [`Self::set_open`] opens the queue. `state` must have no interface.
     pub(super) fn attach(
         &self,
         state: &mut AttachmentState,
         index: i32,
         is_native: bool,
     ) -> io::Result<AttachedInterface> {
+        let program = self.bound.as_ref().unwrap_or(&self.program);
+        self.attach_program(state, index, is_native, program)
+    }
+
+    fn attach_program(
+        &self,
+        state: &mut AttachmentState,
+        index: i32,
+        is_native: bool,
+        program: &XdpProgram,
+    ) -> io::Result<AttachedInterface> {
         assert!(state.link.is_none(), "an interface was left before");
         let mode = if is_native { NATIVE } else { GENERIC };
-        let link = attach(&self.program, index, mode)?;
+        let link = attach(program, index, mode)?;
         if let Some(socket) = &self.promiscuous {
             socket.set_promiscuous(index)?;
         }
@@ -280,6 +324,18 @@ impl AttachmentState {
     }
 }
 
+/// The identifier of the kernel's function that gives the NIC's stamps. Reads the kernel's type
+/// information, some MB.
+fn nic_stamp_function() -> io::Result<i32> {
+    let mut btf = Vec::new();
+    let file = File::open("/sys/kernel/btf/vmlinux")?;
+    file.take(BTF_BYTES_MAX).read_to_end(&mut btf)?;
+    function_id(&btf, NIC_STAMP_FUNCTION).ok_or_else(|| {
+        let message = "this kernel has no metadata for XDP (Linux 6.3)";
+        io::Error::new(io::ErrorKind::InvalidInput, message)
+    })
+}
+
 /// Whether an error means that the driver or an older kernel lacks a feature. Also true if the
 /// program requires a single buffer, and the driver's packets may not fit one buffer.
 pub(super) fn is_unsupported(error: &io::Error) -> bool {
@@ -330,7 +386,7 @@ mod tests {
             packet_bytes_max: None,
             has_fragments: false,
         };
-        let attachment = match Attachment::new(receive_mode, None) {
+        let attachment = match Attachment::new(receive_mode, None, None) {
             Ok(attachment) => attachment,
             Err(error) => {
                 eprintln!("SKIP: no bpf(2) here: {error}");
@@ -376,7 +432,7 @@ mod tests {
             (Some(3840), false),
             (Some(3840), true),
         ] {
-            let mut code = assemble(ProgramInputs {
+            let inputs = ProgramInputs {
                 counters: counters.descriptor.as_raw_fd(),
                 sockets: sockets.descriptor.as_raw_fd(),
                 shunted: shunted.descriptor.as_raw_fd(),
@@ -385,12 +441,20 @@ mod tests {
                     packet_bytes_max,
                     has_fragments,
                 },
-            });
-            load_program(&code, has_fragments).unwrap();
+                nic_stamps: None,
+            };
+            for nic_stamps in [Some(0), None] {
+                let code = assemble(ProgramInputs {
+                    nic_stamps,
+                    ..inputs
+                });
+                load_program(&code, has_fragments, None).unwrap();
+            }
             // The verifier does run: it refuses a program without its last instruction, and its
             // message is part of the error.
+            let mut code = assemble(inputs);
             code.pop();
-            let error = load_program(&code, false).unwrap_err().to_string();
+            let error = load_program(&code, false, None).unwrap_err().to_string();
             assert!(error.contains(": "), "{error}");
         }
     }

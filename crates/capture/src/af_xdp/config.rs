@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use crate::CpuTurns;
+use crate::{CpuTurns, TimeStamps};
 
 /// Configuration of a capture with AF_XDP.
 #[derive(Debug, Clone)]
@@ -20,6 +20,8 @@ pub struct XdpConfig {
     /// How long a thread polls the driver for packets before it sleeps; `None`: the thread does not
     /// poll, and the driver uses interrupts.
     pub busy_poll: Option<Duration>,
+    /// The origin of time stamps. The XDP program stamps packets that the NIC does not stamp.
+    pub time_stamps: TimeStamps,
     /// The CPU of each queue's thread. Empty: each thread runs on the CPUs near the device, or on
     /// any CPU if these CPUs are unknown or all CPUs of the machine.
     pub cpus: CpuTurns,

@@ -8,6 +8,7 @@
 //!
 //! - `program`: the XDP program, assembled by hand,
 //! - `attachment`: the program's maps and link,
+//! - `btf`: finds functions of the kernel that the program calls,
 //! - `mode`: how packets arrive, [`XdpMode`],
 //! - `xdp_interface`: an interface by its name, and sockets (`channel`) for the interface,
 //! - `sender`: sending, for [`send`](crate::send),
@@ -36,7 +37,7 @@
 //! unless the user allows to take the interface.
 //!
 //! # What it does not do
-//! Kernel filters, sent packets, VLAN tags that the NIC removes, hardware time stamps. If an
+//! Kernel filters, sent packets, VLAN tags that the NIC removes. If an
 //! interface gets more receive queues, the packets of the new queues go to the host and are
 //! counted, and the user gets a notice.
 //!
@@ -47,11 +48,13 @@
 //! per frame. If the MTU is raised later, a notice says so, and longer frames are counted as lost.
 //!
 //! # Minimum kernel version
-//! 5.9 for the link, 5.11 for busy polling, 6.6 for frames longer than a chunk. If
+//! 5.9 for the link, 5.11 for busy polling, 6.6 for frames longer than a chunk, 6.7 for the NIC's
+//! time stamps. If
 //! `kernel.unprivileged_bpf_disabled` is not 0, 5.19 to attach without privileges to an interface
 //! that comes back.
 
 mod attachment;
+mod btf;
 mod channel;
 mod config;
 mod mode;

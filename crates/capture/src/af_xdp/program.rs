@@ -15,6 +15,7 @@
 //!         else: line.shunted[its class] += 1; DROP
 //! if longer than a chunk && !in several: line.received += 1; line.oversize += 1; DROP
 //! put the monotonic time in front of the packet, or: line.unstamped += 1
+//!     with nic_stamps: the NIC's stamp in front of the time; 0: the driver gives none
 //! verdict = redirect_map(sockets, queue)     PASS if the queue has no socket
 //! if verdict is REDIRECT: line.received += 1, else: line.unseen += 1
 //! return verdict
@@ -77,8 +78,11 @@ pub(super) const SHUNTED_STATE_BYTES: usize = size_of::<ShuntedState>();
 /// may change its decision.
 pub(super) const TAKEN_EVERY_NS: i32 = 100_000_000;
 
-/// Bytes of the time stamp in front of a packet.
+/// Bytes of the time stamp in front of a packet, and of the NIC's stamp in front of this stamp.
 pub(super) const STAMP_BYTES: usize = 8;
+
+/// The function of the kernel that gives the NIC's stamp of a packet. Since Linux 6.3.
+pub(super) const NIC_STAMP_FUNCTION: &str = "bpf_xdp_metadata_rx_timestamp";
 
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
@@ -102,6 +106,7 @@ const QUEUE: i16 = 16;
 const STACK_QUEUE: i16 = -8;
 const STACK_KEY: i16 = -48;
 const STACK_REVERSE_KEY: i16 = -88;
+const STACK_NIC_STAMP: i16 = -96;
 
 /// TCP flags.
 const FIN_SYN_RST: i32 = 7;
@@ -118,6 +123,9 @@ pub(super) struct ProgramInputs {
     /// The shunt map: a hash table from flow keys to [`ShuntedState`].
     pub(super) shunted: i32,
     pub(super) receive_mode: ReceiveMode,
+    /// The program puts the NIC's stamp in front of the time. The number is the identifier of
+    /// [`NIC_STAMP_FUNCTION`], or 0: the stamp is always 0.
+    pub(super) nic_stamps: Option<i32>,
 }
 
 /// Registers by their use in this program. `R0` is the result of a call, `R1` to `R5` are its
@@ -147,6 +155,7 @@ enum Label {
     Silent,
     Flags,
     Fits,
+    NicStamp,
     NoStamp,
     Redirect,
     Unseen,
@@ -184,7 +193,7 @@ pub(super) fn assemble(inputs: ProgramInputs) -> Vec<EbpfInstruction> {
         code.jump(Label::Drop);
         code.label(Label::Fits);
     }
-    stamp(&mut code);
+    stamp(&mut code, inputs.nic_stamps);
     code.load_map(R1, inputs.sockets);
     code.load(Width::Word, R2, FRAME, STACK_QUEUE);
     code.set(R3, XDP_PASS);
@@ -217,19 +226,39 @@ fn look_up(code: &mut Assembler, map: i32, place: i16) {
 }
 
 /// Puts the time in front of the packet. Counts the packet if the driver has no room for the time.
-fn stamp(code: &mut Assembler) {
+fn stamp(code: &mut Assembler, nic_stamps: Option<i32>) {
+    let (bytes, time) = nic_stamps.map_or((8, 0), |_| (16, 8));
+    if let Some(function) = nic_stamps {
+        code.set(R1, 0);
+        code.store(Width::Double, FRAME, R1, STACK_NIC_STAMP);
+        if function > 0 {
+            code.move_register(R1, CONTEXT);
+            code.move_register(R2, FRAME);
+            code.add(R2, i32::from(STACK_NIC_STAMP));
+            code.call_kernel(function);
+            code.jump_if(Compare::Equal, R0, 0, Label::NicStamp);
+            // A driver that failed may have written something.
+            code.set(R1, 0);
+            code.store(Width::Double, FRAME, R1, STACK_NIC_STAMP);
+            code.label(Label::NicStamp);
+        }
+    }
     code.call(KTIME_GET_NS);
     code.move_register(SAVED, R0);
     code.move_register(R1, CONTEXT);
-    code.set(R2, -8);
+    code.set(R2, -bytes);
     code.call(ADJUST_META);
     code.jump_if(Compare::NotEqual, R0, 0, Label::NoStamp);
     code.load(Width::Word, R1, CONTEXT, DATA_META);
     code.load(Width::Word, R2, CONTEXT, DATA);
     code.move_register(R3, R1);
-    code.add(R3, 8);
+    code.add(R3, bytes);
     code.jump_if_greater(R3, R2, Label::NoStamp);
-    code.store(Width::Double, R1, SAVED, 0);
+    code.store(Width::Double, R1, SAVED, time);
+    if nic_stamps.is_some() {
+        code.load(Width::Double, R4, FRAME, STACK_NIC_STAMP);
+        code.store(Width::Double, R1, R4, 0);
+    }
     code.jump(Label::Redirect);
     code.label(Label::NoStamp);
     code.count(LINE, word::UNSTAMPED);
@@ -452,6 +481,11 @@ impl Assembler {
         self.push(0x85, 0, 0, 0, helper);
     }
 
+    /// Calls a function of the kernel by its identifier (`BPF_PSEUDO_KFUNC_CALL`).
+    fn call_kernel(&mut self, function: i32) {
+        self.push(0x85, 0, 2, 0, function);
+    }
+
     fn exit(&mut self) {
         self.push(0x95, 0, 0, 0, 0);
     }
@@ -504,6 +538,7 @@ mod tests {
             sockets: 5,
             shunted: 6,
             receive_mode,
+            nic_stamps: has_fragments.then_some(7),
         }
     }
 
@@ -524,7 +559,7 @@ mod tests {
                 );
             }
             assert_eq!(code.last().unwrap().code, 0x95);
-            assert!(code.len() < 200, "{}", code.len());
+            assert!(code.len() < 220, "{}", code.len());
         }
     }
 

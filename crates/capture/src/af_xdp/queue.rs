@@ -6,6 +6,9 @@
 //! room in front of a packet even once, the queue stamps all further packets of this interface at
 //! their fetch. The user then gets a notice.
 //!
+//! If the queue takes the NIC's stamps, the NIC's stamp is in front of the monotonic time. The
+//! queue uses the NIC's stamp if it agrees with this time and is not older than the watermark.
+//!
 //! # Chunks
 //! A chunk is in the fill ring, with the driver, in the receive ring, or lent. There are as many
 //! chunks as a ring has entries, so neither ring overflows. Packets are lost when all chunks are in
@@ -17,7 +20,7 @@ use std::{
     io,
     ops::Range,
     os::fd::{AsFd, BorrowedFd},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 use self::link::BindState;
@@ -34,8 +37,9 @@ use crate::{
     SourceBuffer, SourceError, SourceStatistics,
     af_packet::InterfaceCounters,
     clock,
-    live::{CutOff, LiveEngine, LiveQueue, LiveState, RECEIVE_PATH_NS, StopBalance},
+    live::{CutOff, LiveEngine, LiveQueue, LiveState, NIC_STAMPED, RECEIVE_PATH_NS, StopBalance},
     poll::wait_for,
+    time_stamps::{NIC_AHEAD_NS_MAX, NIC_BEHIND_NS_MAX, disagreement},
 };
 
 /// Longest time from the stamp of a packet to its arrival in the receive ring. A driver handles a
@@ -48,6 +52,9 @@ const BUSY_POLL_WAIT_NS: i64 = 8_000_000;
 
 /// Descriptors of a burst at most.
 const BURST: u32 = 512;
+
+/// Why a packet has no stamp of the NIC although the queue takes such stamps.
+const NO_NIC_STAMP: &str = "packets have no stamp of the NIC";
 
 /// `XDP_PKT_CONTD`.
 const CONTINUED: u32 = 1;
@@ -104,6 +111,8 @@ pub(super) struct XdpEngine {
     fits_mtu: bool,
     was_zero_copy: bool,
     lent: u64,
+    /// Lent frames with a stamp of the NIC.
+    nic_stamped: u64,
     /// Sum of three losses: packets that the kernel lost for sockets that were closed since,
     /// packets that did not arrive before their interface was gone, and packets that cannot be lent
     /// (malformed descriptors, or longer than [`OWN_BYTES`]).
@@ -149,6 +158,7 @@ pub(super) fn queue(
         mtu_due_ns: 0,
         fits_mtu: true,
         lent: 0,
+        nic_stamped: 0,
         lost_before: 0,
         unstamped_before: 0,
         unseen_before: 0,
@@ -240,22 +250,44 @@ impl XdpEngine {
     }
 
     /// The stamp in front of a packet, converted to the system's clock, at most `now_ns`. `now_ns`
-    /// if the queue trusts no stamps.
-    fn time_ns(&self, first: XdpDescriptor, offset_ns: i64, now_ns: i64) -> i64 {
-        if !self.is_stamped {
-            return now_ns;
-        }
-        let stamp = usize::try_from(first.address)
+    /// if the queue trusts no stamps. With the stamp of the NIC in front of this stamp.
+    fn time_ns(&self, first: XdpDescriptor, offset_ns: i64, now_ns: i64) -> (i64, i64) {
+        let front = usize::try_from(first.address)
             .ok()
-            .and_then(|end| {
-                self.receiver
-                    .umem
-                    .memory()
-                    .get(end.checked_sub(STAMP_BYTES)?..end)
-            })
-            .and_then(|bytes| bytes.try_into().ok())
-            .map(i64::from_ne_bytes);
-        stamp.map_or(now_ns, |stamp| stamp.saturating_add(offset_ns).min(now_ns))
+            .filter(|_| self.is_stamped)
+            .and_then(|end| self.receiver.umem.memory().get(..end))
+            .and_then(|memory| memory.split_last_chunk::<STAMP_BYTES>());
+        let Some((rest, stamp)) = front else {
+            return (now_ns, 0);
+        };
+        let time_ns = i64::from_ne_bytes(*stamp).saturating_add(offset_ns);
+        let nic = rest.last_chunk::<STAMP_BYTES>();
+        let nic = nic.filter(|_| self.attachment.has_nic_stamps());
+        (
+            time_ns.min(now_ns),
+            nic.map_or(0, |nic| i64::from_ne_bytes(*nic)),
+        )
+    }
+
+    /// Reports once that the NIC's stamps are missing or do not agree with the system's clock.
+    /// `stamped`: frames of the burst whose NIC's stamp was used. `ahead_ns`: how far a stamp of
+    /// the burst that does not agree is ahead of the system's clock.
+    fn note_nic_stamps(&mut self, stamped: u64, ahead_ns: Option<i64>, live: &mut LiveState) {
+        self.nic_stamped += stamped;
+        // Relaxed: `swap` lets one queue give the notice, and no other data depends on the flag.
+        if stamped > 0
+            || !self.attachment.has_nic_stamps()
+            || self
+                .attachment
+                .has_reported_stamps
+                .swap(true, Ordering::Relaxed)
+        {
+            return;
+        }
+        let why = ahead_ns.map_or_else(|| NO_NIC_STAMP.to_owned(), disagreement);
+        live.notice(format_args!(
+            "{why}, so the XDP program stamps such packets"
+        ));
     }
 
     /// If a driver once had no room in front of a packet, the queue trusts no more stamps until it
@@ -317,6 +349,7 @@ impl LiveEngine for XdpEngine {
         let (now_ns, offset_ns) = (now.wall_ns, now.offset_max_ns());
         self.check_stamps(live);
         let (mut taken, mut own_at, mut newest_ns) = (0, self.own_start(), i64::MIN);
+        let (mut nic_stamped, mut nic_ahead_ns) = (0, None);
         while taken < available {
             let first = self.receiver.channel.rx.peek(taken);
             let parts = self.parts(taken, available);
@@ -328,14 +361,23 @@ impl LiveEngine for XdpEngine {
                 break;
             };
             if length > 0 {
-                let time_ns = self.time_ns(first, offset_ns, now_ns);
+                let (mut time_ns, nic_ns) = self.time_ns(first, offset_ns, now_ns);
+                let mut interface = 0;
+                if nic_ns != 0 {
+                    if agrees(nic_ns, time_ns) && nic_ns >= live.watermark.time_ns {
+                        (time_ns, interface) = (nic_ns.min(now_ns), NIC_STAMPED);
+                        nic_stamped += 1;
+                    } else {
+                        nic_ahead_ns = Some(nic_ns.saturating_sub(time_ns));
+                    }
+                }
                 newest_ns = newest_ns.max(time_ns);
                 self.frames.push(FrameMeta {
                     time_ns,
                     offset,
                     captured_len,
                     wire_len: captured_len,
-                    interface: 0,
+                    interface,
                     direction: Direction::Inbound,
                     vlan: None,
                 });
@@ -355,6 +397,7 @@ impl LiveEngine for XdpEngine {
             self.take_back();
             return Ok(false);
         }
+        self.note_nic_stamps(nic_stamped, nic_ahead_ns, live);
         live.watermark.on_burst(newest_ns, Some(now_ns));
         live.on_packets(newest_ns, || self.is_settled());
         Ok(true)
@@ -476,6 +519,11 @@ impl LiveEngine for XdpEngine {
         }
     }
 
+    fn nic_stamped(&self) -> Option<u64> {
+        let takes = self.attachment.has_nic_stamps();
+        takes.then_some(self.nic_stamped)
+    }
+
     fn buffer(&self) -> Option<SourceBuffer> {
         Some(SourceBuffer::Packets(self.receiver.chunks.into()))
     }
@@ -491,6 +539,12 @@ impl LiveEngine for XdpEngine {
             is_multi_buffer: self.attachment.receive_mode.packet_bytes_max.is_none(),
         })
     }
+}
+
+/// Whether a stamp of the NIC agrees with the XDP program's stamp of the packet.
+fn agrees(nic_ns: i64, time_ns: i64) -> bool {
+    let ahead_ns = nic_ns.saturating_sub(time_ns);
+    (-NIC_BEHIND_NS_MAX..=NIC_AHEAD_NS_MAX).contains(&ahead_ns)
 }
 
 /// Packets that the program took and that were lost with an interface: packets that have not
@@ -513,6 +567,21 @@ impl Drop for XdpEngine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::SECOND_NS;
+
+    #[test]
+    fn a_stamp_of_the_nic_is_near_the_programs() {
+        let agreed = [
+            -NIC_BEHIND_NS_MAX,
+            0,
+            NIC_AHEAD_NS_MAX,
+            -NIC_BEHIND_NS_MAX - 1,
+            NIC_AHEAD_NS_MAX + 1,
+            i64::MAX,
+        ]
+        .map(|ahead_ns| agrees(ahead_ns.saturating_add(SECOND_NS), SECOND_NS));
+        assert_eq!(agreed, [true, true, true, false, false, false]);
+    }
 
     #[test]
     fn what_did_not_come_of_an_interface_is_lost_with_it() {

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     CpuList, InterfaceInfo, Offer, Probed, Queue, Source, SourceError, SourceEvent, TimeDomain,
+    TimeStamps,
     af_packet::{offloads, rss_settings, sys::PacketSocket},
     clock,
     host::HostUse,
@@ -24,6 +25,7 @@ use crate::{
     quantity::counted,
     rss::{FlowKind, RssSettings},
     source::DividedQueues,
+    time_stamps::no_stamps,
 };
 
 /// Memory of a queue unless the user chooses another size.
@@ -62,11 +64,53 @@ pub struct XdpSource {
     config: XdpConfig,
 }
 
+/// The program, the interface to which it is attached, and a socket for each receive queue.
+type TakenInterface = (Attachment, AttachedInterface, Vec<XdpReceiver>);
+
 impl XdpSource {
     /// A source that will capture as `config` says. Opens nothing yet.
     #[must_use]
     pub fn new(config: XdpConfig) -> Self {
         Self { config }
+    }
+
+    /// Attaches the program and opens the sockets in the first mode that the driver and the kernel
+    /// support. If the driver or the kernel refuses the program that gets the NIC's stamps, takes
+    /// the interface without these stamps, unless the user requires them. The second value is the
+    /// notice of such a refusal.
+    fn take_best(
+        &self,
+        xdp_interface: &XdpInterface,
+        (index, chunk_bytes): (i32, u32),
+        (better, last): (Vec<ReceiveMode>, ReceiveMode),
+        takes_nic_stamps: bool,
+    ) -> Result<(TakenInterface, Option<String>), SourceError> {
+        let first = |modes: Vec<ReceiveMode>, last, nic_stamps| {
+            let take = |mode| Self::take(xdp_interface, index, chunk_bytes, mode, nic_stamps);
+            let is_followed = |outcome: &Result<_, SourceError>| !matches!(outcome, Err(SourceError::System { error, .. }) if is_unsupported(error));
+            let outcome = modes.into_iter().map(take).find(is_followed);
+            outcome.unwrap_or_else(|| take(last))
+        };
+        let mut refused = None;
+        if takes_nic_stamps {
+            // Only a driver gives the NIC's stamps, and only to a program that it runs.
+            let mut native = better.clone();
+            native.retain(|mode| mode.is_native);
+            let last = native.pop().unwrap_or(last);
+            match first(native, last, true) {
+                Ok(taken) => return Ok((taken, None)),
+                Err(error) if self.config.time_stamps == TimeStamps::Hardware => {
+                    return Err(no_stamps(xdp_interface.name(), error));
+                }
+                Err(error) => {
+                    refused = Some(format!(
+                        "{}: the XDP program gets no stamps of the NIC: {error}",
+                        xdp_interface.name()
+                    ));
+                }
+            }
+        }
+        Ok((first(better, last, false)?, refused))
     }
 
     /// Attaches the program and opens the sockets in the given mode.
@@ -75,12 +119,14 @@ impl XdpSource {
         index: i32,
         chunk_bytes: u32,
         receive_mode: ReceiveMode,
-    ) -> Result<(Attachment, AttachedInterface, Vec<XdpReceiver>), SourceError> {
+        takes_nic_stamps: bool,
+    ) -> Result<TakenInterface, SourceError> {
         let promiscuous = xdp_interface.config.promiscuous.then(PacketSocket::new);
         let promiscuous = promiscuous
             .transpose()
             .map_err(|error| xdp_interface.error("socket(AF_PACKET)", error))?;
-        let attachment = Attachment::new(receive_mode, promiscuous)
+        let stamping = takes_nic_stamps.then_some(index);
+        let attachment = Attachment::new(receive_mode, promiscuous, stamping)
             .map_err(|error| xdp_interface.error("bpf", error))?;
         let attached = attachment
             .attach(&mut attachment.state(), index, receive_mode.is_native)
@@ -157,26 +203,25 @@ impl Source for XdpSource {
             LARGE_CHUNK
         };
         let bytes_max = chunk_bytes - HEADROOM;
-        let (better, last) =
-            ReceiveMode::all(bytes_max, fits(chunk_bytes), is_linux(JOINS_BUFFERS));
-        let take = |receive_mode| {
-            Self::take(
-                &xdp_interface,
-                found.index,
-                chunk_bytes.into(),
-                receive_mode,
-            )
-        };
-        // Takes the first mode that driver and kernel support.
-        let is_followed = |outcome: &Result<_, SourceError>| !matches!(outcome, Err(SourceError::System { error, .. }) if is_unsupported(error));
-        let outcome = better.into_iter().map(take).find(is_followed);
-        let (attachment, attached, mut receivers) = outcome.unwrap_or_else(|| take(last))?;
+        let (takes_nic_stamps, kept) = self
+            .config
+            .time_stamps
+            .prepare_xdp(&xdp_interface.interface, found.index)?;
+        let modes = ReceiveMode::all(bytes_max, fits(chunk_bytes), is_linux(JOINS_BUFFERS));
+        let (taken, refused) = self.take_best(
+            &xdp_interface,
+            (found.index, chunk_bytes.into()),
+            modes,
+            takes_nic_stamps,
+        )?;
+        let (attachment, attached, mut receivers) = taken;
         let queues = u32::try_from(receivers.len()).unwrap_or(QUEUES_MAX);
         (queues..QUEUES_MAX).for_each(|other| attachment.set_open(other, true));
         let few_spares = open_spares(&xdp_interface, &mut receivers);
         let mut notices = self.notices(&attachment, &receivers);
         notices.extend(used.notices(name));
         notices.extend(few_spares);
+        notices.extend(kept.or(refused));
         let (xdp_interface, attachment) = (Arc::new(xdp_interface), Arc::new(attachment));
         let domain = TimeDomain::KernelSoftware;
         let info = InterfaceInfo::new(xdp_interface.name(), LinkType::ETHERNET, domain);
@@ -188,7 +233,8 @@ impl Source for XdpSource {
                 cpus,
                 clock::realtime_ns(),
                 DELIVERY_DELAY_NS_MAX,
-            );
+            )
+            .with_nic_stamps(attachment.has_nic_stamps());
             live.push_events(notices.drain(..).map(SourceEvent::Notice));
             let attachment = Arc::clone(&attachment);
             let xdp_interface = Arc::clone(&xdp_interface);

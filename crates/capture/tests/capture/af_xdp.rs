@@ -17,7 +17,7 @@ use crate::support::{
 };
 use retroscope_capture::{
     Direction, HostUse, LossCause, Queue, QueueStatus, Shunt, ShuntedFlow, SourceError,
-    SourceEvent, UNSEEN, af_xdp::XdpConfig, send::LiveSender,
+    SourceEvent, TimeDomain, TimeStamps, UNSEEN, af_xdp::XdpConfig, send::LiveSender,
 };
 use rustix::{
     process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
@@ -171,6 +171,63 @@ fn drivers_without_xdp_are_served_by_the_stack() {
         assert_eq!(came, sent.iter().collect::<Vec<_>>());
         let is_of_now = |time: i64| (before_ns..=now_ns()).contains(&time);
         assert!(taken.frames.iter().all(|(meta, _)| is_of_now(meta.time_ns)));
+    });
+}
+
+/// The driver of veth gives XDP programs the NIC's stamps, and every stamp is 0, because there is
+/// no NIC. So packets have the stamps of the program, which is for this interface alone. After a
+/// return of the interface, the program for any interface is attached. A driver that gives no
+/// stamps is refused.
+#[test]
+fn packets_without_a_stamp_of_the_nic_have_the_programs() {
+    let Some(namespace) = Namespace::with_veth("xnic") else {
+        return;
+    };
+    namespace.enter(|| {
+        let hardware = |interface| XdpConfig {
+            time_stamps: TimeStamps::Hardware,
+            ..config(interface)
+        };
+        let opened = open_as(hardware("v1"));
+        if let Err(SourceError::Unsupported(message)) = &opened {
+            eprintln!("SKIP: {message}");
+            return;
+        }
+        let mut queue = opened.unwrap().remove(0);
+        let domains: Vec<_> = queue.interfaces().iter().map(|it| it.time_domain).collect();
+        assert_eq!(domains, [TimeDomain::KernelSoftware, TimeDomain::Nic]);
+        let sent: Vec<_> = (0..9).map(|marker| frame(&[], marker)).collect();
+        let mut taken = Taken::default();
+        let before_ns = now_ns();
+        send_all("v0", &sent);
+        take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() >= 9);
+        let is_told = |event: &SourceEvent| matches!(event, SourceEvent::Notice(text) if text.contains("no stamp of the NIC"));
+        let told = taken.events.iter().filter(|event| is_told(event)).count();
+        assert_eq!(told, 1, "{:?}", taken.events);
+
+        ip("link del v0");
+        ip("link add v0 type veth peer name v1");
+        ip("link set v0 up");
+        ip("link set v1 up");
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.events.contains(&SourceEvent::InterfaceUp(0))
+        });
+        send_all("v0", &sent);
+        take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() >= 18);
+        assert!(taken.frames.len() >= 18, "{:?}", taken.events);
+        let mut times_ns = taken.frames.iter().map(|(meta, _)| meta.time_ns);
+        assert!(times_ns.all(|time_ns| (before_ns..=now_ns()).contains(&time_ns)));
+        assert!(taken.frames.iter().all(|(meta, _)| meta.interface == 0));
+        assert_eq!(queue.nic_stamped(), Some(0));
+        drop(queue);
+
+        ip("link add link v1 name m1 type macvlan mode passthru");
+        ip("link set m1 up");
+        let refused = open_as(hardware("m1")).unwrap_err();
+        assert!(
+            matches!(&refused, SourceError::Unsupported(why) if why.contains("no stamps of the NIC")),
+            "{refused}"
+        );
     });
 }
 

@@ -129,6 +129,48 @@ fn af_xdp_takes_the_interface_and_gives_it_back() {
     }
 }
 
+/// No NIC stamps packets of a veth interface, so `hardware` is refused, and `auto` takes the
+/// kernel's stamps. AF_XDP asks the driver of the interface, which gives stamps of no NIC: the
+/// sidecar names the clock of the packets.
+#[test]
+fn stamps_are_the_kernels_where_no_nic_stamps() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("estamp") else {
+        return;
+    };
+    let hardware = ["-i", "v1", "--set", "time-stamps=hardware"];
+    let (code, words) = refused(&namespace, &hardware);
+    assert_eq!(code, 2, "{words}");
+    assert!(
+        words.contains("v1 gives no hardware time stamps: "),
+        "{words}"
+    );
+
+    let rest = "--ring 64MiB --past 20s --future 100ms --trigger";
+    let tail: Vec<&str> = rest
+        .split(' ')
+        .chain(["udp port 3000", "--dump", ""])
+        .collect();
+    let xdp = [&hardware[..], &["--engine", "af-xdp"]].concat();
+    for (engine, stamped) in [(&hardware[..2], json!(null)), (&xdp[..], json!(0))] {
+        let recorder = Recorder::start_with(&namespace, &[engine, &tail].concat());
+        Sender::new(&namespace, "v0").send(&udp(1, 1000, 3000, b"trigger"));
+        recorder.dumps(1);
+        let outcome = recorder.stop();
+        outcome.expect_code(0);
+        assert_eq!(outcome.json["sources"][0]["nic_stamped"], stamped);
+        let sidecar = capture::path(&outcome.dumps()[0]).with_extension("json");
+        let sidecar: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(sidecar).unwrap()).unwrap();
+        let with_packets = sidecar["interfaces"].as_array().unwrap().iter();
+        let sources: Vec<_> = with_packets
+            .filter(|interface| interface["packets"] == 1)
+            .map(|interface| interface["time_source"].clone())
+            .collect();
+        assert_eq!(sources, [json!("kernel-software")], "{sidecar}");
+    }
+}
+
 /// A raised MTU allows frames that are too long for AF_XDP. The recorder counts such a frame, and
 /// lists it as missing in the dump. A message reports the MTU, and `--json` the XDP mode.
 #[test]
@@ -461,8 +503,8 @@ fn connections_that_are_opened_again_are_not_dropped() {
         recorder.settle(sender.sent());
     }
     // The inserter counts a burst before it gives the XDP program the orders that follow from the
-    // burst. The packet below arrives in a later burst, so when the inserter has counted the packet,
-    // the XDP program normally has the orders of the frames before.
+    // burst. The packet below arrives in a later burst, so when the inserter has counted the
+    // packet, the XDP program normally has the orders of the frames before.
     sender.send(&udp(9, 7, 8, &[0; 8]));
     recorder.settle(sender.sent());
     (0..FLOWS).for_each(|flow| sender.send(&tcp(flow, 16, &[2; 1000])));

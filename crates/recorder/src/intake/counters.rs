@@ -107,6 +107,7 @@ pub(crate) struct EngineReading {
     pub(crate) statistics: SourceStatistics,
     pub(crate) effects: Option<OffloadEffects>,
     pub(crate) xdp_mode: Option<XdpMode>,
+    pub(crate) nic_stamped: Option<u64>,
     pub(crate) buffer: Option<SourceBuffer>,
     /// Packets that the kernel may have dropped before the engine.
     pub(crate) input_drops: InputDrops,
@@ -285,6 +286,7 @@ impl QueueCounters {
             (Some(all), Some(mode)) => Some(all.and(mode)),
             (all, mode) => all.or(mode),
         };
+        snapshot.nic_stamped = sum(snapshot.nic_stamped, engine.nic_stamped);
         snapshot.buffer = match (snapshot.buffer, engine.buffer) {
             (Some(SourceBuffer::Bytes(all)), Some(SourceBuffer::Bytes(its))) => {
                 Some(SourceBuffer::Bytes(all + its))
@@ -376,6 +378,10 @@ pub struct SourceSnapshot {
     /// Received packets without a checksum, because of offloads; `None`: the engine cannot count
     /// these.
     pub checksum_missing: Option<u64>,
+    /// Received packets with a time stamp of the NIC. All other packets have a stamp of the kernel
+    /// or of the XDP program. `None`: the recorder takes no stamps of the NIC, or the engine does
+    /// not count these packets.
+    pub nic_stamped: Option<u64>,
     /// How AF_XDP receives the packets; `None`: another engine.
     #[serde(rename = "xdp", serialize_with = "as_xdp")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Xdp>))]
@@ -466,6 +472,7 @@ impl SourceSnapshot {
             gap_ns,
             merged: Some(0),
             checksum_missing: Some(0),
+            nic_stamped: Some(0),
             ..Self::default()
         };
         for queue in queues {

@@ -67,6 +67,12 @@ pub(crate) fn block_of(size: usize, packets: &[Packet]) -> (Vec<u8>, Vec<usize>)
     (bytes, starts)
 }
 
+/// Sets the time when the kernel opened a block.
+pub(crate) fn set_opened(block: &mut [u8], seconds: u32, ns: u32) {
+    put(block, descriptor::OPENED_SECONDS, seconds);
+    put(block, descriptor::OPENED_NS, ns);
+}
+
 fn packets() -> Vec<Packet> {
     let packet = |length: u8, ns| Packet {
         data: (0..length).collect(),
@@ -99,12 +105,66 @@ fn packets() -> Vec<Packet> {
     ]
 }
 
+/// The stamps of the NIC that agree with the system's clock.
+const RANGE: NicStampRange = NicStampRange {
+    from_ns: 1_700_000_000_000_000_100,
+    clock_ns: 1_700_000_000_000_000_900,
+};
+
 /// Reads a whole block at once.
 fn read(block: &[u8]) -> (BlockSummary, PartSummary, Vec<FrameMeta>) {
     let (mut walk, summary) = BlockWalk::new(block, BlockWalk::default());
     let mut frames = Vec::new();
-    let part = walk.read(block, 1518, usize::MAX, &mut frames);
+    let part = walk.read(block, 1518, RANGE, usize::MAX, &mut frames);
     (summary, part, frames)
+}
+
+/// Each packet of a block has the kernel's stamp or the NIC's stamp, as its status says.
+#[test]
+fn a_stamp_of_the_nic_counts_where_it_agrees_with_the_clock() {
+    let ahead_ns = u32::try_from(NIC_AHEAD_NS_MAX).unwrap();
+    let hardware = libc::TP_STATUS_TS_RAW_HARDWARE;
+    let software = 1 << 29; // TP_STATUS_TS_SOFTWARE
+    let packet = |ns, status| Packet {
+        seconds: 1_700_000_000,
+        ns,
+        status,
+        ..Packet::default()
+    };
+    let other_clock = Packet {
+        seconds: 1_700_000_037,
+        ..packet(500, hardware)
+    };
+    let packets = [
+        packet(7, 0),
+        packet(100, hardware),
+        packet(99, hardware),
+        packet(99, software),
+        packet(901, hardware),
+        packet(900 + ahead_ns, hardware | libc::TP_STATUS_VLAN_VALID),
+        packet(901 + ahead_ns, hardware),
+        other_clock,
+        packet(2000, software),
+    ];
+    let (_, part, frames) = read(&block_of(4096, &packets).0);
+    let found: Vec<_> = frames
+        .iter()
+        .map(|frame| (frame.time_ns - 1_700_000_000_000_000_000, frame.interface))
+        .collect();
+    let expected = [
+        (7, 0),
+        (100, NIC_STAMPED),
+        (900, 0),
+        (99, 0),
+        (900, NIC_STAMPED),
+        (900, NIC_STAMPED),
+        (900, 0),
+        (900, 0),
+        (2000, 0),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!((part.nic_stamped, part.nic_refused), (6, 3));
+    assert_eq!(part.refused_ns, 1_700_000_037_000_000_500);
 }
 
 #[test]
@@ -126,6 +186,7 @@ fn every_packet_of_a_block() {
     let packets_of = BlockSummary {
         packets: 4,
         last_ns,
+        opened_ns: 0,
     };
     assert_eq!(summary, packets_of);
     assert_eq!((part.frames, part.unreadable), (4, 0));
@@ -160,7 +221,7 @@ fn every_packet_of_a_block() {
 fn the_next_block_begins_with_the_stride_of_this_one() {
     let (block, starts) = block_of(4096, &packets());
     let (mut walk, _) = BlockWalk::new(&block, BlockWalk::default());
-    walk.read(&block, 1518, usize::MAX, &mut Vec::new());
+    walk.read(&block, 1518, RANGE, usize::MAX, &mut Vec::new());
     let (next, _) = BlockWalk::new(&block, walk);
     assert_eq!(next.stride, starts[3] - starts[2], "the last has none");
     assert_eq!((next.position, next.left), (starts[0], 4));
@@ -183,7 +244,7 @@ fn parts_make_the_whole() {
         let (mut rest, mut parts) = (frames.as_slice(), 0);
         loop {
             let mut some = Vec::new();
-            let part = walk.read(&block, 1518, frames_max, &mut some);
+            let part = walk.read(&block, 1518, RANGE, frames_max, &mut some);
             assert_eq!(part.frames as usize, some.len());
             if some.is_empty() {
                 break;

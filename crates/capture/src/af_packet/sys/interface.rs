@@ -21,7 +21,7 @@ use rustix::net::{
     socket_with,
 };
 
-use crate::{netlink::until_nul, rss::RssSettings, sys::check};
+use crate::{netlink::until_nul, rss::RssSettings, sys::check, time_stamps::NicStampSetting};
 
 /// `ETHTOOL_GSET`, `ETHTOOL_GDRVINFO`, `ETHTOOL_GFLAGS`, `ETHTOOL_GGRO` of `linux/ethtool.h`.
 const ETHTOOL_LINK: u32 = 0x01;
@@ -37,8 +37,9 @@ const ETHTOOL_RSS: u32 = 0x46;
 const ETHTOOL_RING: u32 = 0x10;
 const ETHTOOL_PAUSE: u32 = 0x12;
 
-/// `ETHTOOL_GCHANNELS`.
+/// `ETHTOOL_GCHANNELS`, and `ETHTOOL_GET_TS_INFO`.
 const ETHTOOL_CHANNELS: u32 = 0x3c;
+const ETHTOOL_STAMPS: u32 = 0x41;
 
 /// Words of `struct ethtool_rxfh`: command, context, entries of the table, bytes of the key, then
 /// function, transform and reserved bytes. The table and the key follow the structure.
@@ -190,6 +191,43 @@ impl InterfaceQuery {
     pub(crate) fn ethtool_sends_pauses(&self, name: &str) -> io::Result<bool> {
         // `struct ethtool_pauseparam`: command, autonegotiation, receive, transmit.
         Ok(self.ethtool(name, &[ETHTOOL_PAUSE])?[3] != 0)
+    }
+
+    /// Which received packets the NIC can stamp: a bit for each `HWTSTAMP_FILTER_` value.
+    pub(crate) fn ethtool_received_stamps(&self, name: &str) -> io::Result<u32> {
+        // `struct ethtool_ts_info`: command, flags, index of the clock, kinds of sent packets,
+        // three reserved words, then the filters.
+        Ok(self.ethtool(name, &[ETHTOOL_STAMPS])?[7])
+    }
+
+    /// Which packets the NIC stamps now.
+    pub(crate) fn nic_stamp_setting(&self, name: &str) -> io::Result<NicStampSetting> {
+        self.hwtstamp(libc::SIOCGHWTSTAMP, name, NicStampSetting::default())
+    }
+
+    /// Sets which packets the NIC stamps. Needs CAP_NET_ADMIN.
+    pub(crate) fn set_nic_stamp_setting(
+        &self,
+        name: &str,
+        setting: NicStampSetting,
+    ) -> io::Result<()> {
+        self.hwtstamp(libc::SIOCSHWTSTAMP, name, setting).map(drop)
+    }
+
+    /// Calls `SIOCGHWTSTAMP` or `SIOCSHWTSTAMP`.
+    fn hwtstamp(
+        &self,
+        call: c_ulong,
+        name: &str,
+        mut setting: NicStampSetting,
+    ) -> io::Result<NicStampSetting> {
+        let mut request = request(name)?;
+        request.ifr_ifru.ifru_data = (&raw mut setting).cast();
+        // SAFETY: both calls follow this pointer only, to a `struct hwtstamp_config`, which is
+        // three integers as `NicStampSetting` is, and lives across the call. Any bytes are valid
+        // integers.
+        unsafe { self.ask(call, request) }?;
+        Ok(setting)
     }
 
     /// The speed of the link, Mbit/s. `None`: unknown to the driver, for example without a carrier.

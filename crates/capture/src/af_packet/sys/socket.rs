@@ -134,6 +134,17 @@ impl PacketSocket {
         set_option(self, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32)
     }
 
+    /// Makes the kernel give packets the stamps of the NIC where they have one, or only its own
+    /// stamps (packet(7) `PACKET_TIMESTAMP`).
+    pub(crate) fn take_nic_stamps(&self, takes: bool) -> io::Result<()> {
+        let flags = if takes {
+            libc::SOF_TIMESTAMPING_RAW_HARDWARE
+        } else {
+            0
+        };
+        self.set_packet(libc::PACKET_TIMESTAMP, &flags)
+    }
+
     /// Excludes frames that this host sends. Since Linux 4.20.
     pub(crate) fn ignore_outgoing(&self) -> io::Result<()> {
         self.set_packet(libc::PACKET_IGNORE_OUTGOING, &1_i32)

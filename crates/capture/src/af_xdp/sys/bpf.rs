@@ -21,6 +21,9 @@ const TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
 /// `BPF_F_XDP_HAS_FRAGS`: the program accepts packets of several buffers. Since Linux 5.18.
 const HAS_FRAGMENTS: u32 = 1 << 5;
+/// `BPF_F_XDP_DEV_BOUND_ONLY`: the program is for one interface, and may call functions of its
+/// driver. Since Linux 6.3.
+const DEVICE_BOUND: u32 = 1 << 6;
 
 /// Further attempts to load a program after `EAGAIN`: a signal to the thread ends the verifier
 /// (commit c3494801cd17). libbpf makes five attempts in all. The limit exists because continuous
@@ -165,16 +168,20 @@ impl Map {
 #[derive(Debug)]
 pub(crate) struct XdpProgram(OwnedFd);
 
-/// Loads an XDP program; `with_fragments`: for packets of several buffers.
+/// Loads an XDP program. `with_fragments`: for packets of several buffers. `device`: the index of
+/// the only interface to which the program can be attached; `None`: any interface.
 ///
 /// # Errors
 /// The kernel's error, with the last line of the verifier's message if there is a message.
 pub(crate) fn load_program(
     instructions: &[EbpfInstruction],
     with_fragments: bool,
+    device: Option<i32>,
 ) -> io::Result<XdpProgram> {
     let length = |len: usize| u32::try_from(len).map_err(io::Error::other);
     let instruction_count = length(instructions.len())?;
+    let flag = |is_set, flag| if is_set { flag } else { 0 };
+    let flags = flag(with_fragments, HAS_FRAGMENTS) | flag(device.is_some(), DEVICE_BOUND);
     let program = explained(|log| {
         let (log_level, log_bytes, log) = match log {
             Some(log) => (1, length(log.len())?, log.as_mut_ptr() as u64),
@@ -189,9 +196,9 @@ pub(crate) fn load_program(
             log_bytes,
             log,
             kernel_version: 0,
-            flags: if with_fragments { HAS_FRAGMENTS } else { 0 },
+            flags,
             name: *b"retroscope\0\0\0\0\0\0",
-            interface: 0,
+            interface: device.map_or(0, i32::cast_unsigned),
             attach_type: ATTACH_XDP,
         };
         // SAFETY: the three pointers lead to the instructions, a C string and the log, with the

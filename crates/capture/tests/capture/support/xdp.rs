@@ -3,7 +3,7 @@
 use std::{process::Command, time::Instant};
 
 use retroscope_capture::{
-    CpuTurns, LossCause, Queue, QueueStatus, Source, SourceError, SourceEvent,
+    CpuTurns, LossCause, Queue, QueueStatus, Source, SourceError, SourceEvent, TimeStamps,
     af_xdp::{XdpConfig, XdpSource},
 };
 
@@ -19,6 +19,7 @@ pub(crate) fn config(interface: &str) -> XdpConfig {
         take_interface: false,
         buffer_bytes: None,
         busy_poll: None,
+        time_stamps: TimeStamps::Auto,
         cpus: CpuTurns::default(),
         program: "retroscope".into(),
     }

@@ -57,7 +57,7 @@ use crate::{
 };
 
 /// All checks.
-const CHECKS: [&str; 22] = [
+const CHECKS: [&str; 23] = [
     permission::CHECK,
     memory::CHECK,
     memory::CHECK_LOCKED,
@@ -76,6 +76,7 @@ const CHECKS: [&str; 22] = [
     host::CHECK,
     nic::CHECK_RING,
     nic::CHECK_PAUSE,
+    nic::CHECK_STAMPS,
     rss::CHECK,
     clock::CHECK,
     clock::CHECK_SOURCE,

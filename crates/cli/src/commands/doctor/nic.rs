@@ -1,5 +1,5 @@
 //! A NIC's behavior when packets arrive faster than the driver takes them: the size of its receive
-//! ring, and whether it pauses the sender.
+//! ring, and whether it pauses the sender. Also whether it stamps packets.
 
 use retroscope_capture::af_packet::{Reception, reception};
 
@@ -7,14 +7,20 @@ use super::finding::Finding;
 
 pub(super) const CHECK_RING: &str = "rx-ring";
 pub(super) const CHECK_PAUSE: &str = "pause";
+pub(super) const CHECK_STAMPS: &str = "stamps";
 
 /// Findings about one interface. There is none if the interface no longer exists, or if its driver
-/// reports neither a ring nor pause frames, like drivers of many virtual interfaces.
+/// reports neither a ring, pause frames nor stamps, like drivers of many virtual interfaces.
 pub(super) fn findings(interface: &str) -> Vec<Finding> {
     reception(interface).map_or_else(|_| Vec::new(), |found| judge(interface, found))
 }
 
-fn judge(interface: &str, Reception { ring, sends_pauses }: Reception) -> Vec<Finding> {
+fn judge(interface: &str, found: Reception) -> Vec<Finding> {
+    let Reception {
+        ring,
+        sends_pauses,
+        stamps_all,
+    } = found;
     let ring = ring.map(|(entries, most)| {
         let what = format!("the receive ring has {entries} entries");
         if entries >= most {
@@ -33,7 +39,15 @@ fn judge(interface: &str, Reception { ring, sends_pauses }: Reception) -> Vec<Fi
             format!("sudo ethtool -A {interface} autoneg off tx off"),
         )
     });
-    ring.into_iter().chain(pause).collect()
+    let stamps = stamps_all.map(|is_on| {
+        let what = if is_on {
+            "the NIC stamps all received packets"
+        } else {
+            "the NIC could stamp all received packets: --set time-stamps=hardware"
+        };
+        Finding::ok(CHECK_STAMPS, what)
+    });
+    ring.into_iter().chain(pause).chain(stamps).collect()
 }
 
 #[cfg(test)]
@@ -41,7 +55,12 @@ mod tests {
     use super::{super::finding::Severity, *};
 
     fn complaints(ring: Option<(u32, u32)>, sends_pauses: Option<bool>) -> Vec<String> {
-        let findings = judge("eth0", Reception { ring, sends_pauses }).into_iter();
+        let reception = Reception {
+            ring,
+            sends_pauses,
+            stamps_all: None,
+        };
+        let findings = judge("eth0", reception).into_iter();
         let told = findings.filter(|finding| finding.severity != Severity::Ok);
         told.map(|finding| finding.advice).collect()
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use retroscope_capture::{
-    Source, SourceError,
+    Source, SourceError, TimeStamps,
     af_packet::{Fanout, LiveConfig, LiveSource, Sides},
     af_xdp::{XdpConfig, XdpSource},
     pcap_live::PcapSource,
@@ -84,6 +84,13 @@ impl Settings {
                 "fanout and fanout-defrag are for --engine af-packet: others share packets as the NIC does, or have one thread",
             ));
         }
+        if config.time_stamps != TimeStamps::Auto
+            && none(|one| !matches!(one, Engine::Pcap | Engine::Dpdk))
+        {
+            return Err(usage(
+                "time-stamps is for --engine af-packet and af-xdp: dpdk takes the NIC's stamps if it can, and pcap the kernel's",
+            ));
+        }
         match engine {
             Engine::Auto | Engine::AfPacket => Ok(Box::new(LiveSource(config))),
             Engine::AfXdp if config.sides == Sides::Out => Err(usage(
@@ -97,6 +104,7 @@ impl Settings {
                 busy_poll: self
                     .busy_poll
                     .map(|us| Duration::from_micros(us.0.0.into())),
+                time_stamps: config.time_stamps,
                 cpus: config.cpus,
                 program: config.program,
             }))),

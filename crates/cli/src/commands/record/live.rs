@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use retroscope_capture::{
-    CpuTurns,
+    CpuTurns, TimeStamps,
     af_packet::{Fanout, FanoutMode, LiveConfig, Sides},
 };
 
-use super::config::{Direction, Settings, Spread};
+use super::config::{Direction, Settings, Spread, StampOrigin};
 
 impl Settings {
     /// The CPUs that the threads of all interfaces share.
@@ -34,6 +34,11 @@ impl Settings {
                 Direction::Inout => Sides::Both,
                 Direction::In => Sides::In,
                 Direction::Out => Sides::Out,
+            },
+            time_stamps: match self.time_stamps {
+                StampOrigin::Auto => TimeStamps::Auto,
+                StampOrigin::Hardware => TimeStamps::Hardware,
+                StampOrigin::Kernel => TimeStamps::Kernel,
             },
             cpus,
             ..LiveConfig::new(interface, program)

@@ -468,6 +468,7 @@ impl QueueIntake {
             statistics,
             effects: self.queue.offload_effects(),
             xdp_mode: self.queue.xdp_mode(),
+            nic_stamped: self.queue.nic_stamped(),
             buffer: self.queue.buffer(),
             input_drops: self.queue.input_drops(),
         };

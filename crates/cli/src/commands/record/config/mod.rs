@@ -45,7 +45,7 @@ pub(crate) use self::{
     rules::{ConfigRule, What},
     settings::{
         Alerts, Api, Direction, Engine, FormatName, Fragments, RingFull, RuleSettings, Settings,
-        Spread, Vlans,
+        Spread, StampOrigin, Vlans,
     },
     values::keep,
 };

@@ -64,6 +64,11 @@ settings! {
             /// Polling lowers latency and raises CPU use. At 8000 or more each thread uses a full
             /// core. The largest value is 100000.
             busy_poll: Option<Parsed<Number<1, 100_000>>>,
+            /// af-packet and af-xdp only: the origin of time stamps
+            ///
+            /// `auto`: the NIC, if it is set to stamp all received packets, otherwise the kernel.
+            /// `hardware`: the NIC; the recorder sets it to stamp packets. `kernel`: the kernel.
+            time_stamps: StampOrigin = "auto",
             /// af-packet only: how the capture threads of an interface share its packets
             ///
             /// `hash` keeps both directions of a flow together. `qm` follows the receive queue of
@@ -441,6 +446,11 @@ choices! {
 choices! {
     /// The direction of recorded packets as seen from this host, in tcpdump's words.
     Direction { In = "in", Out = "out", Inout = "inout" }
+}
+
+choices! {
+    /// The origin of time stamps.
+    StampOrigin { Auto = "auto", Hardware = "hardware", Kernel = "kernel" }
 }
 
 choices! {

@@ -490,6 +490,9 @@ fn what_is_wrong_is_told_with_its_place() {
     // the other cases has no engine.
     let told = load("interface = 'lo'\nbusy-poll = 10", &[]).unwrap_err();
     assert!(told.contains("f:2:13: busy-poll is for"), "{told}");
+    let stamps = "interface = 'lo'\nengine = 'pcap'\ntime-stamps = 'hardware'";
+    let told = load(stamps, &[]).unwrap_err();
+    assert!(told.contains("f:3:15: time-stamps is for"), "{told}");
     // A syntax error of a filter also marks the place within the expression.
     let told = load(&format!("{LO}filter = 'udp prot 7'"), &[]).unwrap_err();
     assert!(told.ends_with("\n  udp prot 7\n      ^^^^"), "{told}");
