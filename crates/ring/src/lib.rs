@@ -95,9 +95,9 @@
 //! The mutex of the outer queue (`outer.rs`) protects all other state of buckets. A producer takes
 //! the mutex once per bucket (twice if its hook runs), again for each repeated search, at a clock
 //! step, and when the producer ends. A reader takes the mutex when the reader starts or ends. It
-//! also takes the mutex to find a bucket: at first, after it was lapped, or if the bucket of a
-//! [`Reader::release`] was overwritten. A dump takes the mutex to reserve, list and give back its
-//! buckets.
+//! also takes the mutex to find a bucket: at first, after it was lapped, after
+//! [`Reader::continue_at`] in another bucket, or if the bucket of a [`Reader::release`] was
+//! overwritten. A dump takes the mutex to reserve, list and give back its buckets.
 //!
 //! After a record is published, no byte of the record is stored again until a producer claims the
 //! bucket again. Only the buffer of an open bucket (`storage/write_buffer.rs`) writes record bytes.
@@ -120,7 +120,8 @@
 //! system call only to wake a sleeping thread, or after a producer moved to another thread.
 //! `examples/ring_throughput.rs` measures the cost. A producer that changes buckets takes the mutex
 //! and searches the windows of all reservations, usually in time logarithmic in their number
-//! (`windows.rs`). The search walks over all buckets only if a reservation must fall.
+//! (`windows.rs`). The search walks over all buckets only in record mode, if no bucket can be
+//! overwritten and a reservation has not fallen.
 //!
 //! # Words
 //!

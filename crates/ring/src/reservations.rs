@@ -643,9 +643,9 @@ mod tests {
 
     const BUCKETS: usize = 65_535;
 
-    /// Calls `step` until it returns `true`, and asserts that each step sets aside or makes
-    /// candidates at most [`PIECE`] buckets. Returns the median and the 99th percentile of the
-    /// steps' processor times, ns.
+    /// Calls `step` until it returns `true`, and asserts that each step changes the number of
+    /// candidates for eviction by at most [`PIECE`]. Returns the median and the 99th percentile of
+    /// the steps' processor times, ns.
     fn steps_ns(outer: &mut Outer, mut step: impl FnMut(&mut Outer) -> bool) -> (i64, i64) {
         let mut times_ns = Vec::new();
         let mut is_over = false;
@@ -698,7 +698,8 @@ mod tests {
             eprintln!(
                 "{producers} producers, ns: opening {opening:?}, search {search:?}, ending {ending:?}, listing {listing:?}"
             );
-            // The 99th percentile is up to four times as large if other programs use the caches.
+            // Checks the median: if other programs use the caches, the 99th percentile is up to
+            // four times as large.
             for (median_ns, _) in [opening, search, ending, listing] {
                 assert!(median_ns <= 50_000, "{median_ns} ns");
             }

@@ -192,7 +192,7 @@ impl Attached {
     /// are made with mode 0600, for their owner and root.
     ///
     /// # Errors
-    /// [`AttachError`]: the file cannot be opened, is not a ring of this layout, or is damaged.
+    /// [`AttachError`] says why the file cannot be read as a ring of this layout.
     pub fn open(path: &Path) -> Result<Self, AttachError> {
         let mapped = Mapped::open(path, REGION_HEADER_BYTES)?;
         // Acquire: pairs with the store in `Storage::new`. The state is loaded before the header,

@@ -596,7 +596,7 @@ impl fmt::Debug for WriteBuffer {
 
 /// Copies a piece of at most 512 bytes. A piece of 33 to 64 bytes (the shortest frames have 60, or
 /// 64 with their checksum) is copied as two pieces of 32 bytes that may overlap. A call to `memcpy`
-/// costs as much as such a copy.
+/// alone costs as much as such a copy.
 #[inline(always)]
 unsafe fn copy_short(to: *mut u8, from: &[u8]) {
     const HALF: usize = 32;

@@ -258,8 +258,8 @@ fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
     unlink(path).map_err(|error| fail("unlink", error))
 }
 
-/// Locks the file of a ring that has ended. `false`: the recorder of the ring still runs, or a
-/// reader keeps its lock for longer than [`READERS_MAX`].
+/// Locks the file of a ring that has ended. `false`: a recorder has the file's lock, or a reader
+/// keeps its lock for longer than [`READERS_MAX`].
 fn lock_abandoned(file: &File) -> Result<bool, Errno> {
     match flock(file, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => Ok(false),

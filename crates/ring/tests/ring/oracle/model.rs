@@ -299,8 +299,8 @@ impl Model {
         (self.free, self.buckets.len() - closed, closed, reserved)
     }
 
-    /// The number after the last published record of a bucket, or of its first record if none is
-    /// published.
+    /// The number after the last published record of a bucket, or the number of the bucket's first
+    /// record if no record is published.
     pub(crate) fn committed_end(&self, key: Key) -> u64 {
         let end = key.1 + self.buckets[&key].records.len() as u64;
         end.min(self.writers[key.0].published).max(key.1)
