@@ -144,7 +144,7 @@ impl HistoryGoal {
 
     /// Lowers the limit. `needed` is the prediction in percent of the ring: below 110 the limit is
     /// divided by 2, below 130 by 4, from 130 on by 16. The smallest limit is [`HEAD_BYTES`]. If
-    /// there is no limit yet, the new limit is [`LIMIT_MAX`].
+    /// there is no limit, the new limit is [`LIMIT_MAX`].
     fn lower(&mut self, needed: u128, ahead: usize) -> Option<HistoryStep> {
         let limit = match self.limit {
             None => LIMIT_MAX,

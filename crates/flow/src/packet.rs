@@ -121,8 +121,8 @@ impl Attribution {
     /// `joins_fragments`: a later fragment belongs to the flow of its first fragment if the two are
     /// at most 60 s apart. Other later fragments of TCP, UDP, SCTP and ICMP have no flow. Later
     /// fragments of other protocols need no first fragment, because their flow has no ports. An
-    /// exception is an IPv6 datagram whose fragmented data begin with an extension header: its
-    /// later fragments also need the first fragment.
+    /// exception is a datagram whose fragmented data begin with an IPv6 extension header or an
+    /// authentication header: its later fragments also need the first fragment.
     #[must_use]
     pub fn new(has_vlans: bool, joins_fragments: bool) -> Self {
         Self {

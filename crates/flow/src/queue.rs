@@ -134,8 +134,9 @@ impl MultiresolutionQueue {
     /// Takes an entry out of the earliest slot, and moves the time on to the start of that slot.
     ///
     /// Another entry may be earlier, by less than the width of the wider of the two slots: if slots
-    /// overlap, the slot that ends first is the earliest. In one slot, the entry that was inserted
-    /// last is taken first.
+    /// overlap, the slot that ends first is the earliest. An entry that was inserted after its due
+    /// time counts as due at its insertion. In one slot, the entry that was inserted last is taken
+    /// first.
     #[inline]
     pub fn extract(&mut self) -> Option<TimerEntry> {
         self.extract_due(u64::MAX)

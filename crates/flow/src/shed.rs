@@ -107,8 +107,8 @@ const IDLE_NS: i64 = 60_000_000_000;
 ///
 /// A congested period halves the threshold, down to a minimum. Each other period increases the
 /// threshold by one. The paper prints `min(ted_thr / 2, ted_min)` and says "down to a minimum",
-/// which is the `max` here. Before the first congestion, and from 4,096 packets on, all packets are
-/// kept.
+/// which is the `max` here. While the threshold is 4,096 packets, as before the first congestion,
+/// all packets are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TailDrop {
     min: u32,
