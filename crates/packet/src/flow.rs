@@ -74,8 +74,8 @@ pub struct FragmentKey {
 
 /// The flow of a frame. `None` if the flow is unknown:
 ///
-/// - a later fragment of TCP, UDP or SCTP, or of an IPv6 packet whose fragmented data begin with an
-///   extension header (see [`fragment_of`])
+/// - a later fragment of TCP, UDP or SCTP, or of a packet whose fragmented data begin with an IPv6
+///   extension header or an authentication header (see [`fragment_of`])
 /// - a header that the key needs was cut off or is malformed
 /// - an unknown link type
 #[must_use]
