@@ -180,9 +180,9 @@ const COPIED_WRONGLY: [&str; 3] = [
     "traces/formats/ng-le-test201.pcapng",
 ];
 
-/// editcap copies the captures of the corpus whose interfaces differ, because libpcap refuses
-/// these. tcpdump copies all other captures except [`COPIED_WRONGLY`]. The packets of a copy must
-/// equal the packets of the original, or the first of these if the tool fails.
+/// The test skips [`COPIED_WRONGLY`]. editcap copies the captures of the corpus whose interfaces
+/// differ, because libpcap refuses these. tcpdump copies all other captures. The packets of a copy
+/// must equal the packets of the original, or the first of these if the tool fails.
 #[test]
 fn copies_by_other_tools_read_the_same() {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
