@@ -378,9 +378,8 @@ pub struct SourceSnapshot {
     /// Received packets without a checksum, because of offloads; `None`: the engine cannot count
     /// these.
     pub checksum_missing: Option<u64>,
-    /// Received packets with a time stamp of the NIC. All other packets have a stamp of the kernel
-    /// or of the XDP program. `None`: the recorder takes no stamps of the NIC, or the engine does
-    /// not count these packets.
+    /// Received packets with a time stamp of the NIC. `None`: the recorder takes no stamps of the
+    /// NIC, or the engine does not count these packets.
     pub nic_stamped: Option<u64>,
     /// How AF_XDP receives the packets; `None`: another engine.
     #[serde(rename = "xdp", serialize_with = "as_xdp")]
