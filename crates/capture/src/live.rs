@@ -36,8 +36,8 @@ pub const OPEN_DRAIN_NS: i64 = 100_000_000;
 pub(crate) const RECEIVE_PATH_NS: i64 = 12_000_000;
 
 /// Index in [`Queue::interfaces`] of the interface's second entry: packets with the NIC's stamps.
-/// Sent packets, and packets that the NIC does not stamp, belong to the first entry. So a dump
-/// names the clock of each packet.
+/// Packets with another stamp, such as sent packets, belong to the first entry. So a dump names the
+/// clock of each packet.
 pub(crate) const NIC_STAMPED: u16 = 1;
 
 /// How often a draining queue checks for packets.
@@ -244,7 +244,7 @@ impl QueueDrain {
 /// State that every live queue has.
 #[derive(Debug)]
 pub struct LiveState {
-    /// The interface, and if the queue takes the NIC's stamps, [`NIC_STAMPED`].
+    /// The interface and, if the queue takes the NIC's stamps, the entry [`NIC_STAMPED`].
     interfaces: Vec<InterfaceInfo>,
     cpus: Vec<u32>,
     events: VecDeque<SourceEvent>,
@@ -252,8 +252,8 @@ pub struct LiveState {
     pub(crate) presence: Presence,
     /// The promise that no older packet arrives.
     pub watermark: Watermark,
-    /// Watches the system clock, which stamps the packets; the queue then has a watermark. `None`:
-    /// another clock stamps the packets.
+    /// Watches the system clock, which the queue's watermark follows. `None`: another clock stamps
+    /// the packets, and the queue has no watermark.
     pub(crate) clock: Option<ClockWatch>,
     /// The value of [`Queue::is_filtered`].
     pub(crate) is_filtered: bool,
@@ -414,8 +414,7 @@ impl LiveState {
         }
     }
 
-    /// Reports a step of the clock that stamps the packets. After a step back, the watermark
-    /// follows the clock.
+    /// Reports a step of the system clock. After a step back, the watermark follows the clock.
     fn watch_clock(&mut self, now: impl FnOnce() -> Now) {
         let Some(step) = self.clock.as_mut().and_then(|clock| clock.look(now())) else {
             return;

@@ -2,7 +2,8 @@
 //! answers.
 //!
 //! The module has messages, the socket, and then the requests about links: `RTM_GETLINK` and
-//! `RTM_GETSTATS` of `linux/rtnetlink.h`.
+//! `RTM_GETSTATS` of `linux/rtnetlink.h`. One request about a link uses generic netlink: whether
+//! the driver gives XDP programs the NIC's stamps.
 //!
 //! A socket answers for the network namespace in which it was made. Messages are bytes, so the
 //! module has no unsafe code. The module accepts only complete answers: a truncated message, a

@@ -4,7 +4,7 @@
 //! use the system's clock. Another program, such as phc2sys, must synchronize the two clocks. So a
 //! stamp of the NIC must be within [`NIC_AHEAD_NS_MAX`] and [`NIC_BEHIND_NS_MAX`] of the packet's
 //! time on the system's clock. The stamp must also not be older than the queue's watermark. An
-//! engine does not use another stamp.
+//! engine uses no other stamp of the NIC.
 //!
 //! Which packets a NIC stamps is a setting of the whole NIC. [`TimeStamps::Auto`] never changes the
 //! setting. [`TimeStamps::Hardware`] changes only the setting "no packets". A setting for some
@@ -30,7 +30,8 @@ pub(crate) const NIC_BEHIND_NS_MAX: i64 = 10_000_000;
 /// The time stamps that the user wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TimeStamps {
-    /// The NIC's stamps if the NIC is set to stamp all received packets, otherwise the kernel's.
+    /// The NIC's stamps if the NIC is set to stamp all received packets and the engine can get the
+    /// stamps, otherwise the kernel's.
     #[default]
     Auto,
     /// The NIC's stamps. If the NIC stamps no packets, the engine sets the NIC to stamp all
@@ -94,7 +95,8 @@ impl TimeStamps {
     }
 
     /// As [`Self::prepare`], for an XDP program, which gets the NIC's stamps from the driver. The
-    /// second value is a notice, if the NIC stamps packets and the driver keeps the stamps.
+    /// second value is a notice, if [`TimeStamps::Auto`] would use the NIC's stamps and the driver
+    /// gives XDP programs no stamps.
     pub(crate) fn prepare_xdp(
         self,
         interface: &NamedInterface,
@@ -136,8 +138,8 @@ impl TimeStamps {
                 let why = format!("it cannot stamp all received packets (ethtool -T {name})");
                 StampChoice::Refuse(why)
             }
-            // Drivers that cannot report the setting: the recorder could change the setting of
-            // another program.
+            // The driver does not report the setting. Turning the stamps on could overwrite the
+            // setting of another program.
             (Self::Hardware, Err(error)) => {
                 let why = format!("its driver does not report whether it stamps packets: {error}");
                 StampChoice::Refuse(why)
@@ -159,7 +161,7 @@ impl TimeStamps {
     }
 }
 
-/// Why a driver and an XDP program do not work together.
+/// Why an XDP program cannot get the NIC's stamps.
 const DRIVER_GIVES_NONE: &str = "its driver gives XDP programs no stamps of the NIC";
 
 /// Whether a NIC can stamp all received packets. `filters` has a bit for each `HWTSTAMP_FILTER_`
@@ -168,7 +170,8 @@ fn stamps_all(filters: u32) -> bool {
     filters & 1 << ALL_PACKETS != 0
 }
 
-/// Whether a NIC stamps all received packets now. `None`: the NIC cannot stamp all packets.
+/// Whether the driver reports that the NIC stamps all received packets now. `None`: the driver does
+/// not report that the NIC can stamp all packets.
 pub(crate) fn stamps_all_now(query: &InterfaceQuery, name: &str) -> Option<bool> {
     let filters = query.ethtool_received_stamps(name).ok()?;
     let setting = query.nic_stamp_setting(name);
@@ -226,7 +229,8 @@ mod tests {
         assert_eq!(choice, StampChoice::UseKernel);
     }
 
-    /// The setting of ptp4l for packets of PTP stays, and the setting for sent packets always.
+    /// A setting for PTP packets alone, such as that of ptp4l, stays. The setting for sent packets
+    /// never changes.
     #[test]
     fn hardware_turns_on_only_what_nobody_uses() {
         let choose = |stamps_all, setting| TimeStamps::Hardware.choose("eth0", stamps_all, setting);

@@ -109,7 +109,8 @@ pub(super) struct PartSummary {
     pub(super) nic_stamped: u32,
     /// Packets with a stamp of the NIC that does not agree with the system's clock.
     pub(super) nic_refused: u32,
-    /// The last such stamp, ns since the UNIX epoch.
+    /// The last stamp of the NIC that does not agree with the system's clock, ns since the UNIX
+    /// epoch.
     pub(super) refused_ns: i64,
 }
 
@@ -213,8 +214,8 @@ impl BlockWalk {
 
 impl PartSummary {
     /// Uses the NIC's stamp of a frame if the stamp agrees with the system's clock. The kernel
-    /// gives one stamp a packet, so the time of the fetch replaces another stamp. No stamp is later
-    /// than the fetch.
+    /// gives one stamp a packet, so the time of the fetch replaces a stamp that does not agree. No
+    /// stamp is later than the fetch.
     fn check_stamp(&mut self, frame: &mut FrameMeta, range: NicStampRange) {
         self.nic_stamped += 1;
         let stamp_ns = frame.time_ns;

@@ -127,7 +127,8 @@ pub struct Reception {
     pub ring: Option<(u32, u32)>,
     /// A full ring makes the NIC ask the link partner to pause. `None`: unknown.
     pub sends_pauses: Option<bool>,
-    /// The NIC stamps all received packets now. `None`: the NIC cannot stamp all packets.
+    /// The driver reports that the NIC stamps all received packets now. `None`: the driver does not
+    /// report that the NIC can stamp all packets.
     pub stamps_all: Option<bool>,
 }
 
@@ -135,8 +136,8 @@ pub struct Reception {
 /// `-T`).
 ///
 /// # Errors
-/// The system's error if the interface does not exist. A value that a driver does not report is
-/// `None`.
+/// The system's error if the interface does not exist. A value that a driver does not report is no
+/// error.
 pub fn reception(interface: &str) -> io::Result<Reception> {
     let query = InterfaceQuery::new()?;
     query.index(interface)?;

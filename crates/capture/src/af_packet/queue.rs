@@ -203,8 +203,8 @@ impl PacketEngine {
         }
     }
 
-    /// Counts the packets with the NIC's stamps. If most of these stamps do not agree with the
-    /// system's clock, the socket takes the kernel's stamps from now on.
+    /// Counts the packets that keep the NIC's stamps. If most of the NIC's stamps in `part` do not
+    /// agree with the system's clock, the socket takes the kernel's stamps from now on.
     fn note_nic_stamps(&mut self, part: PartSummary, live: &mut LiveState) {
         let agreed = part.nic_stamped - part.nic_refused;
         self.counters.nic_stamped += u64::from(agreed);
@@ -497,7 +497,8 @@ mod tests {
     }
 
     /// The clock of the NIC shows TAI, 37 s ahead of UTC, or did not follow a step of the system's
-    /// clock. Windows and watermarks do not follow the NIC's clock.
+    /// clock. The packets get times of the system's clock, and the watermark does not follow the
+    /// NIC's clock.
     #[test]
     fn a_nic_of_another_time_stamps_nothing() {
         let now_ns = clock::realtime_ns();
@@ -530,7 +531,8 @@ mod tests {
             assert!(notice.contains(way), "{notice}");
             fetch(&mut live);
             assert_eq!(live.next_event(), None, "one notice is enough");
-            // No packet that arrived after the opening of the last block may be older.
+            // No packet that arrived after the opening of the last block may be older than the
+            // watermark.
             live.watermark.on_given_back();
             assert!(live.watermark.time_ns <= now_ns);
         }

@@ -25,8 +25,9 @@ const SPARES_MAX: usize = 64;
 
 /// A live interface that implements [`Source`].
 ///
-/// Probing needs CAP_NET_RAW; the queues need no privilege. The source captures in the network
-/// namespace of the thread that calls [`Source::probe`].
+/// Probing needs CAP_NET_RAW, and CAP_NET_ADMIN to turn on the NIC's time stamps. The queues need
+/// no privilege. The source captures in the network namespace of the thread that calls
+/// [`Source::probe`].
 #[derive(Debug)]
 pub struct LiveSource(pub LiveConfig);
 

@@ -37,9 +37,9 @@
 //! unless the user allows to take the interface.
 //!
 //! # What it does not do
-//! Kernel filters, sent packets, VLAN tags that the NIC removes. If an
-//! interface gets more receive queues, the packets of the new queues go to the host and are
-//! counted, and the user gets a notice.
+//! The engine has no kernel filter, and captures no sent packets and no VLAN tags that the NIC
+//! removes. If an interface gets more receive queues, the packets of the new queues go to the host
+//! and are counted, and the user gets a notice.
 //!
 //! # Long frames
 //! A frame longer than a chunk arrives in several chunks only if the MTU allows such frames at the
@@ -49,9 +49,8 @@
 //!
 //! # Minimum kernel version
 //! 5.9 for the link, 5.11 for busy polling, 6.6 for frames longer than a chunk, 6.7 for the NIC's
-//! time stamps. If
-//! `kernel.unprivileged_bpf_disabled` is not 0, 5.19 to attach without privileges to an interface
-//! that comes back.
+//! time stamps. If `kernel.unprivileged_bpf_disabled` is not 0, 5.19 to attach without privileges
+//! to an interface that comes back.
 
 mod attachment;
 mod btf;

@@ -124,7 +124,7 @@ pub(super) struct ProgramInputs {
     pub(super) shunted: i32,
     pub(super) receive_mode: ReceiveMode,
     /// The program puts the NIC's stamp in front of the time. The number is the identifier of
-    /// [`NIC_STAMP_FUNCTION`], or 0: the stamp is always 0.
+    /// [`NIC_STAMP_FUNCTION`], or 0: the stamp is always 0. `None`: the program puts only the time.
     pub(super) nic_stamps: Option<i32>,
 }
 
@@ -225,7 +225,8 @@ fn look_up(code: &mut Assembler, map: i32, place: i16) {
     code.call(MAP_LOOKUP);
 }
 
-/// Puts the time in front of the packet. Counts the packet if the driver has no room for the time.
+/// Puts the time in front of the packet and, with `nic_stamps`, the NIC's stamp in front of the
+/// time. Counts the packet if the driver has no room there.
 fn stamp(code: &mut Assembler, nic_stamps: Option<i32>) {
     let (bytes, time) = nic_stamps.map_or((8, 0), |_| (16, 8));
     if let Some(function) = nic_stamps {
@@ -418,8 +419,8 @@ enum Compare {
     NotEqual = 0x50,
 }
 
-/// Assembles instructions, named as in the kernel's
-/// `Documentation/bpf/standardization/instruction-set.rst`. Jumps refer to labels.
+/// Assembles instructions, which the kernel's
+/// `Documentation/bpf/standardization/instruction-set.rst` describes. Jumps refer to labels.
 #[derive(Debug, Default)]
 struct Assembler {
     code: Vec<EbpfInstruction>,

@@ -53,7 +53,7 @@ const BUSY_POLL_WAIT_NS: i64 = 8_000_000;
 /// Descriptors of a burst at most.
 const BURST: u32 = 512;
 
-/// Why a packet has no stamp of the NIC although the queue takes such stamps.
+/// The reason in a notice if packets have no stamp of the NIC although the queue takes such stamps.
 const NO_NIC_STAMP: &str = "packets have no stamp of the NIC";
 
 /// `XDP_PKT_CONTD`.
@@ -63,7 +63,7 @@ const CONTINUED: u32 = 1;
 /// that the kernel makes (17 pages).
 pub(super) const OWN_BYTES: usize = 1 << 20;
 
-/// A socket with its memory. The socket is bound, except while the interface is away.
+/// A socket with its memory.
 #[derive(Debug)]
 pub(super) struct XdpReceiver {
     // Closed before the chunks are freed. The kernel also keeps the pages until the socket is
@@ -250,7 +250,8 @@ impl XdpEngine {
     }
 
     /// The stamp in front of a packet, converted to the system's clock, at most `now_ns`. `now_ns`
-    /// if the queue trusts no stamps. With the stamp of the NIC in front of this stamp.
+    /// if the queue trusts no stamps. The second value is the stamp of the NIC in front of this
+    /// stamp, or 0 without such a stamp.
     fn time_ns(&self, first: XdpDescriptor, offset_ns: i64, now_ns: i64) -> (i64, i64) {
         let front = usize::try_from(first.address)
             .ok()
@@ -269,9 +270,9 @@ impl XdpEngine {
         )
     }
 
-    /// Reports once that the NIC's stamps are missing or do not agree with the system's clock.
-    /// `stamped`: frames of the burst whose NIC's stamp was used. `ahead_ns`: how far a stamp of
-    /// the burst that does not agree is ahead of the system's clock.
+    /// Reports a burst without a usable stamp of the NIC, once for all queues. `stamped`: frames of
+    /// the burst whose NIC's stamp was used. `ahead_ns`: how far a stamp that was not used is ahead
+    /// of the system's clock.
     fn note_nic_stamps(&mut self, stamped: u64, ahead_ns: Option<i64>, live: &mut LiveState) {
         self.nic_stamped += stamped;
         // Relaxed: `swap` lets one queue give the notice, and no other data depends on the flag.

@@ -263,7 +263,7 @@ impl Source for XdpSource {
     }
 }
 
-/// The queues, whose packets go to the host until the second phase.
+/// The queues, whose packets go to the host until [`Probed::open`].
 #[derive(Debug)]
 struct ProbedQueues {
     divided: DividedQueues,

@@ -390,8 +390,8 @@ impl XdpEngine {
         now_ns: i64,
     ) -> Result<(), SourceError> {
         match error.raw_os_error() {
-            // The interface that another queue found is gone before this queue has bound its
-            // socket. This queue detaches the program too, because the other queue may have failed.
+            // The interface is gone before this queue has bound its socket. This queue detaches the
+            // program, because the queue that attached the program may have failed.
             Some(libc::ENODEV) => self.attachment.detach(attached.generation),
             Some(libc::ENETDOWN) => {}
             Some(libc::EBUSY)
