@@ -108,14 +108,14 @@ fn write(path: &Path) -> io::Result<()> {
     file.flush()
 }
 
-/// A source that needs no other thread.
+/// Measures a source that needs no other thread.
 fn alone(source: Box<dyn Source>, time: Duration) -> Result<[f64; 5], Failure> {
     let (cycles, _) = on_a_core(|| stages(source, time))?;
     cycles
 }
 
-/// AF_PACKET at one end of a veth pair. Another thread sends at the other end, and does the
-/// kernel's work of receiving.
+/// Measures AF_PACKET at one end of a veth pair. Another thread sends at the other end, and does
+/// the kernel's work of receiving.
 fn live(time: Duration) -> Result<[f64; 5], Failure> {
     two_cores()?;
     let veth = &Veth::new()?;
@@ -148,7 +148,7 @@ fn live(time: Duration) -> Result<[f64; 5], Failure> {
 }
 
 /// Fetches, stores, filters and publishes the packets of a source, until the source ends or for
-/// some time. Returns the cycles of a packet in each stage.
+/// `time`. Returns the cycles of a packet in each of [`STAGES`].
 fn stages(source: Box<dyn Source>, time: Duration) -> Result<[f64; 5], Failure> {
     let failed = |error: SourceError| Failure::system("the source", error);
     let mut opened = source.open(1).map_err(failed)?;

@@ -1,5 +1,5 @@
-//! The time from the store of a packet until a consumer has the packet. Our ring, QQ of 2016 and the
-//! third-party queues run at the same rates, with one producer and one consumer.
+//! The time from the store of a packet until a consumer has the packet. Our ring, QQ of 2016 and
+//! the third-party queues run at the same rates, with one producer and one consumer.
 //!
 //! The producer reads the monotonic clock, and stores all packets that are due with this time as
 //! their stamp. It hands these packets over at once, as an inserter publishes when its source runs
@@ -7,8 +7,8 @@
 //!
 //! - The reader of our ring sleeps whenever there are no new packets ([`Reader::wait`]), as an idle
 //!   recorder does. In the rows `ring-spinning` it polls instead.
-//! - The consumer of QQ of 2016 sleeps at a condition variable. It gets a storage when the producer
-//!   has filled it, or stores a packet after the hold time.
+//! - The consumer of QQ of 2016 sleeps at a condition variable. The consumer gets a storage after
+//!   the producer has filled the storage, or when the producer stores a packet after the hold time.
 //! - The consumer of a third-party queue polls without pauses. A queue operation carries one packet
 //!   or, in the rows `latency/QUEUE/64/…`, a buffer of at most 64 packets. The producer sends a
 //!   buffer when it is full, and when no further packet is due.
@@ -130,8 +130,8 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
     links(session)
 }
 
-/// Table 7.4: inner queues of QQ of 2016, or buckets of our ring, on a link at its full rate. With
-/// one producer, which is also the guard interval.
+/// Table 7.4: inner queues of QQ of 2016, or buckets of our ring, on a link at its full rate. There
+/// is one producer, so the guard interval is 1.
 fn links(session: &Session) -> io::Result<()> {
     for (gigabits, mib) in LINKS
         .iter()

@@ -5,11 +5,11 @@
 //!
 //! [`rows`] lists all measurements, and where each is shown. `make bench-quick` measures the judged
 //! rows of ring, recorder, filters and flows, `make bench` also the other rows, `make
-//! bench-capture` live capture. `make papers` measures all of these rows, live capture only as
-//! root. Figures go to `results.json` in the folder of the run, for these targets `bench/` or
-//! `bench/papers/` in cargo's target directory ([`session`]). Facts about the machine go to
-//! `machine.json` in the same folder ([`machine`]). The [`report`] module turns both into tables
-//! and figures for docs/dev/benchmarks.md, which explains each figure.
+//! bench-capture` live capture, `make bench-shed` load shedding. `make papers` measures all of
+//! these rows, live capture and load shedding only as root. Figures go to `results.json` in the
+//! folder of the run ([`session`]). Facts about the machine go to `machine.json` in the same folder
+//! ([`machine`]). The [`report`] module turns both into tables and figures for
+//! docs/dev/benchmarks.md, which explains each figure.
 //!
 //! # How it measures
 //!

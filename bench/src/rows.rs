@@ -24,7 +24,7 @@ use crate::{
 /// [`Command::Quick`]. `make papers` measures all groups, but those on live traffic only as root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// `make bench-quick`: the judged rows, except the rows of live capture.
+    /// `make bench-quick`: the judged rows, except the rows on live traffic.
     Quick,
     /// `make bench`: rows that are not judged, for example the evaluation of the thesis.
     Full,

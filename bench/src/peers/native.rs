@@ -1,5 +1,5 @@
-//! The C and C++ peers: ReaderWriterQueue, ConcurrentQueue, DPDK's rte_ring, the queues of Boost and
-//! Intel's TBB, and folly's queues if available.
+//! The C and C++ peers: ReaderWriterQueue, ConcurrentQueue, DPDK's rte_ring, the queues of Boost
+//! and Intel's TBB, and folly's queues if available.
 //!
 //! Built only with feature `peers`, through the shim in `bench/shim`, from Debian's packages, and
 //! folly from the path in `FOLLY_INCLUDE` (see `build.rs`). Each operation is one call through a

@@ -66,8 +66,8 @@ fn shard_ns(session: &Session) -> Result<f64, Failure> {
     Ok(ns(true)? - ns(false)?)
 }
 
-/// Mpps that analyzers with [`SCRIPT`] read from a ring. The inserter stores all packets in about 3 %
-/// of the time, so nearly always the source has ended, and the ring has all packets.
+/// Mpps that analyzers with [`SCRIPT`] read from a ring. The inserter stores all packets in about
+/// 3 % of the time, so nearly always the source has ended, and the ring has all packets.
 fn filled(session: &Session, threads: usize, directory: &Path) -> Result<f64, Failure> {
     #[expect(
         clippy::cast_possible_truncation,

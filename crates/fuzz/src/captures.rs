@@ -1,5 +1,6 @@
 //! Checks that reading any bytes gives records and an end or an error, the same whatever the size
-//! of each read. Only the number of records before the damage of a compressed file may differ.
+//! of each read. For a damaged compressed file, the number of records before the damage and the
+//! error may differ.
 
 use std::io::{self, Read};
 

@@ -1,11 +1,12 @@
-//! `make bench-shed`: what Suricata finds in the ring after overload, with all shedding algorithms,
-//! with one switched off at a time, and with none (R-Scope, figure 12).
+//! `make bench-shed`: what Suricata finds in the ring, with all shedding algorithms, with one
+//! switched off at a time, and with none (R-Scope, figure 12).
 //!
-//! A slow script makes the recorder's analysis the bottleneck. Each run first finds the loss-free
-//! rate of the recorder without shedding. Then packets arrive at shares of this rate, for the same
-//! time at each rate. The ring has room for the packets of the loss-free rate. At the end, Suricata
-//! analyzes the packets that the ring still has. A recorder with a larger ring and without the
-//! script gets the same packets: its connections and events are 100 %.
+//! A slow script makes the recorder's analysis the bottleneck. The benchmark first finds the
+//! loss-free rate of the recorder without shedding. Then packets arrive at several percentages of
+//! this rate, for the same time at each rate. The ring has room for the packets of the loss-free
+//! rate. After the packets have arrived, Suricata analyzes the packets that the ring still has. A
+//! recorder with a larger ring and without the script gets the same packets: its connections and
+//! events are 100 %.
 
 mod run;
 mod traffic;
@@ -81,7 +82,7 @@ const VARIANTS: [Variant; 7] = [
 
 /// The loss-free rate.
 const RATE_ROW: &str = "shed/loss-free-rate";
-/// Figures of a run, in percent: last parts of rows.
+/// Figures of a run, in percent: the last parts of the rows' names.
 const FIGURES: [&str; 7] = [
     "events",
     "connections",
@@ -188,7 +189,7 @@ fn without_loss(outcome: Outcome) -> Result<Outcome, Failure> {
     Err(Failure::Unsound(why))
 }
 
-/// In the order of [`FIGURES`].
+/// The figures of `outcome`, in the order of [`FIGURES`].
 fn figures(outcome: &Outcome, lossless: &Outcome) -> [f64; 7] {
     let percent = |part: u64, of: u64| 100.0 * part as f64 / of as f64;
     [

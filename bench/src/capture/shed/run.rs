@@ -35,15 +35,15 @@ const LATE: f64 = 1.1;
 /// The first rate in the search for the loss-free rate: more than any recorder analyzes with
 /// [`SLOW`].
 const FLOOD: f64 = 150_000.0;
-/// A try of the search has packets for this time, in seconds.
+/// A try of the search has packets for this time at most, in seconds.
 const TRY_SECONDS: f64 = 3.0;
 const TRIES_MAX: usize = 8;
 /// The share of packets that must be analyzed when the sender ends. The other packets have just
 /// arrived.
 const ANALYZED: f64 = 0.98;
 
-/// The counts of a run, and CPU times in percent of one CPU while packets arrived, or of Suricata
-/// in percent of the same time.
+/// The counts of a run, and CPU times in percent of the time in which packets arrived. Suricata
+/// runs after this time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Outcome {
     pub(super) sent: u64,
@@ -88,8 +88,8 @@ impl Lab {
         let folder = TempDir::new().map_err(|error| Failure::system("mkdir", error))?;
         fs::write(folder.path().join("slow.lua"), SLOW)
             .map_err(|error| Failure::system("write", error))?;
-        // At most 18 bytes for each descriptor and the ends of buckets, and a bucket that is
-        // overwritten.
+        // For each packet at most 18 bytes for its descriptor and a share of the unused ends of
+        // buckets, and 4 MiB for a bucket that is being overwritten.
         let full = frames.len() / 4;
         let ring_mib = ((frames.bytes(full) + 18 * full) >> 20) + 4;
         Ok(Self {
@@ -102,12 +102,12 @@ impl Lab {
         })
     }
 
-    /// The highest rate that was found at which the recorder analyzes packets as fast as they
-    /// arrive, in packets a second. Each try has the rate at which the recorder analyzed in the try
-    /// before.
+    /// A rate at which the recorder analyzes packets as fast as they arrive, in packets a second.
+    /// Each further try has 98 % ([`ANALYZED`]) of the rate at which the recorder analyzed packets
+    /// in the try before.
     ///
     /// # Errors
-    /// [`Failure::Unsound`]: the last try lost packets too.
+    /// [`Failure::Unsound`]: the recorder was too slow in the last try too.
     pub(super) fn loss_free_rate(&self, plain: &Variant) -> Result<f64, Failure> {
         let mut rate = FLOOD;
         for _ in 0..TRIES_MAX {
