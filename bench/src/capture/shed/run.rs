@@ -88,8 +88,8 @@ impl Lab {
         let folder = TempDir::new().map_err(|error| Failure::system("mkdir", error))?;
         fs::write(folder.path().join("slow.lua"), SLOW)
             .map_err(|error| Failure::system("write", error))?;
-        // For each packet at most 18 bytes for its descriptor and a share of the unused ends of
-        // buckets, and 4 MiB for a bucket that is being overwritten.
+        // For each packet 18 bytes for its descriptor and a share of the unused ends of buckets,
+        // and 4 MiB for a bucket that is being overwritten.
         let full = frames.len() / 4;
         let ring_mib = ((frames.bytes(full) + 18 * full) >> 20) + 4;
         Ok(Self {

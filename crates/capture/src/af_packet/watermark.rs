@@ -12,6 +12,9 @@
 //!   Packets are placed in the order of their stamps, except for the same delay. So no later packet
 //!   is older than the last stamp of a returned block, less `DELIVERY_DELAY_NS_MAX`.
 //!
+//! These rules are for the kernel's stamps. The engine uses no stamp of the NIC that is older than
+//! the watermark (`NicStampRange` in `block`).
+//!
 //! The kernel hands over a block with packets within [`RETIRE_MS`] and two ticks of its timer (8 ms
 //! at 250 Hz). So the watermark of a frequently polled queue stays less than [`BEHIND_NS`] late,
 //! unless the queue naps. A nap on a busy link adds up to 16 ms. If nobody needs the watermark, the
