@@ -215,8 +215,8 @@ pub(super) fn judged(session: &Session) -> io::Result<()> {
 }
 
 /// The rows of figure 10 of R-Scope, in percent: keys that are not found, and keys that are found
-/// with the value of another key. The tables for the latter have hashes short enough for measurable
-/// rates.
+/// with the value of another key. For values of another key, the tables have hashes short enough
+/// for measurable rates.
 pub(crate) fn errors(session: &Session) -> io::Result<()> {
     for load in [1, 2, 5, 10, 20, 50] {
         let name = |of: &str| format!("flow/lfn/{of}/{load}pc");

@@ -8,8 +8,8 @@ use super::storage::Storage;
 #[derive(Debug)]
 pub(super) struct Queue<'m> {
     storages: Vec<Mutex<Storage<'m>>>,
-    /// The queue-wide mutex. A reader also holds it while it waits for the mutex of a storage
-    /// (listing 6.3, line 5): the guard interval exists for this reason.
+    /// The queue-wide mutex. A reader also holds this mutex while the reader waits for the mutex of
+    /// a storage (listing 6.3, line 5): the guard interval exists for this reason.
     positions: Mutex<Positions>,
     not_full: Condvar,
     non_empty: Condvar,

@@ -52,9 +52,9 @@ impl FileSource {
         }
     }
 
-    /// A source that will read standard input: a file, a pipe or a socket. It duplicates the
-    /// descriptor instead of opening `/dev/stdin`, which fails for a socket, for another user's
-    /// terminal, and without `/dev`.
+    /// A source that will read standard input: a file, a pipe or a socket. The source duplicates
+    /// the descriptor. Opening `/dev/stdin` would fail for a socket, for another user's terminal,
+    /// and without `/dev`.
     #[must_use]
     pub fn stdin() -> Self {
         Self::named(PathBuf::from("stdin"), "-".to_owned(), true)

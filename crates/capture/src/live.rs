@@ -643,8 +643,8 @@ impl Presence {
         Some(SourceEvent::InterfaceDown(0))
     }
 
-    /// A check at `now_ns` on the system clock found that the interface was removed, or left it to
-    /// the host.
+    /// At `now_ns` on the system clock, a check found that the interface was removed, or the queue
+    /// left the interface to the host.
     fn set_gone(&mut self, now_ns: i64) {
         (self.is_up, self.is_gone, self.down_ns) = (false, true, now_ns);
     }

@@ -13,8 +13,8 @@ use rustix::{
 
 use crate::clock::{self, SECOND_NS};
 
-/// Pause after poll(2) reported an error, which it reports again at once until the queue has
-/// checked its interface, ns.
+/// Pause after poll(2) reported an error, ns. poll(2) reports the error again at once until the
+/// queue has checked its interface.
 const AFTER_ERROR_NS: i64 = 1_000_000;
 
 /// Waits until the descriptor is readable, has an error, or `wait_ns` have passed. Returns the

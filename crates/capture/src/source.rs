@@ -187,8 +187,9 @@ pub trait Queue: Send + fmt::Debug {
     fn watermark(&self) -> Option<i64>;
 
     /// Whether the recorder waits for this queue's [`Queue::watermark`]. A live queue returns
-    /// `false` if its stamps come from another clock or are in any order: then it has no watermark
-    /// before its end. A file returns `true`, although its watermark is `None` until its end.
+    /// `false` if its stamps may disagree with the system's clock or are in any order: then it has
+    /// no watermark before its end. A file returns `true`, although its watermark is `None` until
+    /// its end.
     fn promises_watermark(&self) -> bool {
         true
     }

@@ -14,7 +14,7 @@ pub(super) struct DriverQuirks {
     /// The driver copies packets into buffers, or writes no bytes: only this process accesses the
     /// buffers.
     pub(super) copies: bool,
-    /// Every queue of the device gets packets, whether the recorder receives from it or not.
+    /// Every queue of the device gets packets, whether the recorder receives from the queue or not.
     pub(super) has_fixed_queues: bool,
     /// `imissed` counts the packets that the device could not take.
     pub(super) counts_missed: bool,

@@ -134,8 +134,8 @@ impl PacketSocket {
         set_option(self, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32)
     }
 
-    /// Makes the kernel give packets the stamps of the NIC where they have one, or only its own
-    /// stamps (packet(7) `PACKET_TIMESTAMP`).
+    /// Sets whether packets keep a stamp of the NIC (packet(7) `PACKET_TIMESTAMP`). All other
+    /// packets get a stamp of the kernel.
     pub(crate) fn take_nic_stamps(&self, takes: bool) -> io::Result<()> {
         let flags = if takes {
             libc::SOF_TIMESTAMPING_RAW_HARDWARE
