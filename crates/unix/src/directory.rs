@@ -27,8 +27,8 @@ pub struct NewDirectories {
 #[derive(Debug)]
 struct NewDirectory {
     descriptor: OwnedFd,
-    /// Whether [`is_new`] accepted the directory: an empty directory of this process's user. Another
-    /// user may have exchanged the directory before it was opened.
+    /// Whether [`is_new`] accepted the directory: an empty directory of this process's user.
+    /// Another user may have exchanged the directory before it was opened.
     is_certain: bool,
 }
 

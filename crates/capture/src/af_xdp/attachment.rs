@@ -1,10 +1,10 @@
 //! State that the queues of an interface share: the program with its maps and counters, and the
 //! link that keeps the program attached.
 //!
-//! The program is loaded once, with privileges. Attaching a loaded program needs no privileges: the
-//! kernel checked the right to load an XDP program at load time (`bpf_xdp_link_attach` of
-//! `net/core/dev.c`). So the program can be attached to an interface that comes back, with the same
-//! maps and counters. Before Linux 5.19 bpf(2) itself required CAP_BPF if
+//! The program is loaded at the start, with privileges. Attaching a loaded program needs no
+//! privileges: the kernel checked the right to load an XDP program at load time
+//! (`bpf_xdp_link_attach` of `net/core/dev.c`). So the program can be attached to an interface that
+//! comes back, with the same maps and counters. Before Linux 5.19 bpf(2) itself required CAP_BPF if
 //! `kernel.unprivileged_bpf_disabled` is set.
 
 use std::{
@@ -107,8 +107,9 @@ pub(super) struct AttachedInterface {
 }
 
 impl Attachment {
-    /// Loads the program. `promiscuous`: a socket that receives no packets, if interfaces should be
-    /// promiscuous. `stamping`: the index of the interface whose NIC's stamps the queues take.
+    /// Loads the program, and with `stamping` also the program that gets the NIC's stamps.
+    /// `promiscuous`: a socket that receives no packets, if interfaces should be promiscuous.
+    /// `stamping`: the index of the interface whose NIC's stamps the queues take.
     pub(super) fn new(
         receive_mode: ReceiveMode,
         promiscuous: Option<PacketSocket>,
