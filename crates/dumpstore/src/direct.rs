@@ -147,8 +147,8 @@ mod tests {
     fn what_is_written_is_there_wherever_it_begins_and_ends() {
         let seed = fastrand::u64(..);
         let mut rng = fastrand::Rng::with_seed(seed);
-        // The source folder, because the system's directory for temporary files may be a tmpfs, and
-        // a tmpfs.
+        // The system's directory for temporary files may be a tmpfs, so the source folder stands
+        // for a disk. `/dev/shm` is a tmpfs.
         for folder in [env!("CARGO_MANIFEST_DIR"), "/dev/shm"] {
             let Ok(folder) = tempfile::tempdir_in(folder) else {
                 continue;

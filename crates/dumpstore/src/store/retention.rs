@@ -125,7 +125,7 @@ mod tests {
     use crate::tests::S;
 
     /// Random dumps and limits: the dumps that stay are within the limits or held, and no dump is
-    /// deleted without need.
+    /// deleted for its bytes without need.
     #[test]
     fn what_is_due_agrees_with_an_oracle() {
         let mut random = fastrand::Rng::with_seed(50);
@@ -169,8 +169,8 @@ mod tests {
             let (open_bytes, now_ns) = (random.u64(..200), random.i64(0..30) * S);
             let due = limits.due(dumps.iter(), open_bytes, now_ns);
             let gone = |id: &str| due.iter().any(|(dump, _)| dump.id == id);
-            // All dumps except held dumps are within the limits, and no dump was deleted without
-            // need.
+            // All dumps except held dumps are within the limits, and no dump was deleted for its
+            // bytes without need.
             let left: Vec<_> = dumps.iter().filter(|dump| !gone(&dump.id)).collect();
             let may_go = |dump: &&&StoredDump| !dump.is_held;
             let none = RetentionLimit::default();
@@ -205,8 +205,8 @@ mod tests {
             for (place, (dump, why)) in due.iter().enumerate() {
                 assert!(!dump.is_held);
                 if *why == WhyDeleted::Bytes {
-                    // Without a limit on all dumps, an older dump that counts for the limit stays
-                    // only if it is held.
+                    // Without a limit on the bytes of all dumps, an older dump that counts for the
+                    // limit stays only if it is held.
                     let older = left
                         .iter()
                         .filter(|it| it.made_ns < dump.made_ns && !it.is_held);
