@@ -39,8 +39,8 @@ pub fn proto_number(name: &str) -> Option<u8> {
     known.map_or_else(|| name.parse().ok(), |number| u8::try_from(number).ok())
 }
 
-/// Writes the name of a protocol, or the number of a protocol without a name. A number without a
-/// name has three digits.
+/// Writes the name of a protocol up to number 143, and the number of any other protocol, which has
+/// three digits.
 pub(crate) fn put_proto(out: &mut Vec<u8>, proto: u8) {
     match proto_name(proto) {
         Some(name) => put(out, name),
