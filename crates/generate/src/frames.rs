@@ -78,9 +78,10 @@ impl Generator {
         Ok(Self::share(config, &flows(config), 0, 1))
     }
 
-    /// Generators with disjoint shares of the flows and of the schedule's slots. Their number is the
-    /// smallest of `queues`, the number of flows and 1024, but at least 1. If this number divides
-    /// the number of flows, together they make the same frames as one generator up to the trigger.
+    /// Generators with disjoint shares of the flows and of the schedule's slots. Their number is
+    /// the smallest of `queues`, the number of flows and 1024, but at least 1. If this number
+    /// divides the number of flows, together they make the same frames as one generator up to the
+    /// trigger.
     ///
     /// # Errors
     /// [`SourceError::Usage`] as [`GeneratorConfig::check`].
