@@ -334,8 +334,8 @@ fn arguments(words: &[String]) -> Option<&[String]> {
         _ => word == "retroscope",
     };
     let at = words.iter().position(is_program)?;
-    // Only wrappers, with their options and values, and variables may precede the program. After a
-    // program of `CONTAINERS`, any words may precede it.
+    // Only wrappers, with their options and values, and variables may precede `retroscope`. If the
+    // first word is in `CONTAINERS`, any words may precede `retroscope`.
     let is_skipped = |(at, word): (usize, &String)| {
         let is_number = word.parse::<u32>().is_ok();
         let is_value = at > 0 && words[at - 1].starts_with('-');

@@ -48,8 +48,8 @@ impl OutputTarget {
         Err(Failure::usage(why))
     }
 
-    /// Opens the destination for writing, without a buffer. A new file has mode 0640, because it
-    /// contains traffic, and belongs to the user who called sudo.
+    /// Opens the destination for writing, without a buffer. A new file has mode 0640, less the
+    /// umask, because it contains traffic. Under sudo, the caller of sudo owns a new file.
     ///
     /// # Errors
     /// The system's error, with the name.

@@ -22,8 +22,8 @@ pub(super) struct Generated {
     last_ns: i64,
     /// Duration of sending on the monotonic clock. `None` for a file, which has only packet time.
     pub(super) sending_ns: Option<i64>,
-    /// Attempts to send that failed because the interface had no room, and with AF_XDP also
-    /// interrupted attempts. `None` for a file.
+    /// Attempts to send that failed because the interface had no room or refused a frame. With
+    /// AF_XDP, interrupted attempts without a sent frame count too. `None` for a file.
     pub(super) retries: Option<u64>,
     /// Engine that sent the packets. `None` for a file.
     pub(super) engine: Option<&'static str>,

@@ -31,8 +31,8 @@ const FILLING_QUIET: Duration = Duration::from_millis(200);
 /// Maximum number of messages about dumps within [`LINES_PERIOD`]. As many notices, changes and
 /// refusals together may be printed in addition. Further messages are only counted.
 const LINES_MAX: u32 = 50;
-/// Maximum number of incomplete dumps whose events the screen remembers. [`RecorderSummary::dumps`]
-/// lists at most as many dumps.
+/// Maximum number of incomplete and failed dumps whose events the screen remembers.
+/// [`RecorderSummary::dumps`] lists at most as many dumps.
 const NOT_COMPLETE_MAX: usize = 10_000;
 /// Length of a period in which [`LINES_MAX`] applies. A period begins with its first message.
 const LINES_PERIOD: Duration = Duration::from_secs(10);
@@ -101,7 +101,7 @@ impl LineBudget {
             .map(|(count, what)| format!("{count} {what}"))
             .collect();
         // Missed events of unknown kind are not in this condition: at the end of the recording,
-        // `RecordScreen::end` prints the incomplete dumps whose events were missed.
+        // `RecordScreen::end` prints the incomplete and failed dumps whose events were missed.
         let is_wanted = !quiet || not_complete + refusals + notices > 0;
         (is_wanted && !parts.is_empty())
             .then(|| format!("not shown one by one: {}", parts.join(", ")))
@@ -118,8 +118,8 @@ pub(crate) struct RecordScreen {
     drawn: bool,
     filling_since: Option<Instant>,
     lines: LineBudget,
-    /// Numbers of the incomplete dumps whose events arrived: the highest [`NOT_COMPLETE_MAX`]
-    /// numbers.
+    /// Numbers of the incomplete and failed dumps whose events arrived: the highest
+    /// [`NOT_COMPLETE_MAX`] numbers.
     not_complete: BTreeSet<u64>,
     has_missed: bool,
     line: StatusLine,
@@ -217,8 +217,8 @@ impl RecordScreen {
         }
     }
 
-    /// Prints an event. `quiet` does not suppress problems: incomplete dumps, failed commands,
-    /// notices and refusals.
+    /// Prints an event. `quiet` does not suppress problems: incomplete and failed dumps, failed
+    /// commands, notices and refusals.
     pub(crate) fn show(&mut self, event: &RecorderEvent) {
         match event {
             RecorderEvent::Finished(report) => {
@@ -282,9 +282,9 @@ impl RecordScreen {
         }
     }
 
-    /// Ends the output after the last event. Prints the incomplete dumps of `summary` whose events
-    /// were missed, within [`LINES_MAX`], and the summary of events that were not shown. Clears the
-    /// status line.
+    /// Ends the output after the last event. Prints the incomplete and failed dumps of `summary`
+    /// whose events were missed, within [`LINES_MAX`], and the summary of events that were not
+    /// shown. Clears the status line.
     pub(crate) fn end(&mut self, summary: &RecorderSummary) {
         for report in &summary.dumps {
             if self.has_missed && self.is_unheard(report.number, report.verdict) {
@@ -297,7 +297,7 @@ impl RecordScreen {
         self.clear();
     }
 
-    /// Remembers a dump whose event arrived, if the dump is incomplete.
+    /// Remembers a dump whose event arrived, if the dump is incomplete or failed.
     fn hear(&mut self, number: u64, verdict: Verdict) {
         if verdict != Verdict::Complete {
             self.not_complete.insert(number);
@@ -307,7 +307,7 @@ impl RecordScreen {
         }
     }
 
-    /// Whether a dump is incomplete and its event was missed.
+    /// Whether a dump is incomplete or failed, and its event was missed.
     fn is_unheard(&self, number: u64, verdict: Verdict) -> bool {
         verdict != Verdict::Complete && !self.not_complete.contains(&number)
     }

@@ -271,7 +271,7 @@ fn the_help_is_short() {
     for line in help.lines() {
         assert!(line.chars().count() <= 80, "{line}");
     }
-    // The help of each option is one line.
+    // Each option has one line that begins with a hyphen.
     let lines = help
         .lines()
         .filter(|line| line.trim_start().starts_with('-'));
