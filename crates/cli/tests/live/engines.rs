@@ -130,8 +130,8 @@ fn af_xdp_takes_the_interface_and_gives_it_back() {
 }
 
 /// No NIC stamps packets of a veth interface, so `hardware` is refused, and `auto` takes the
-/// kernel's stamps. AF_XDP asks the driver of the interface, which gives stamps of no NIC: the
-/// sidecar names the clock of the packets.
+/// kernel's stamps. With AF_XDP, `hardware` is accepted, but no packet has a stamp of a NIC. In
+/// both recordings, the sidecar says that the kernel stamped the packet.
 #[test]
 fn stamps_are_the_kernels_where_no_nic_stamps() {
     let _machine = shared();

@@ -313,7 +313,7 @@ fn several_threads_write_one_ordered_file() {
     assert!(capture.packets.iter().all(|p| p.data.len() == SMALL));
 }
 
-/// Two capture threads serve four interfaces. One of them is down and delays nobody; its packets
+/// Two capture threads serve four interfaces. One interface is down and delays no dump; its packets
 /// count from when it is up. The dump has every packet in time order, and each ledger balances.
 #[test]
 fn few_threads_record_many_interfaces() {

@@ -147,8 +147,8 @@ fn root_keeps_nothing() {
     assert_eq!(record_one(&namespace, recorder), 0);
 }
 
-/// Root without `-Z` keeps CAP_DAC_OVERRIDE to write to a directory of another user, except in
-/// threads that receive or analyze packets, or compile filters.
+/// Root without `-Z` keeps CAP_DAC_OVERRIDE in the threads that write dumps to a directory of
+/// another user. Threads that receive or analyze packets, or compile filters, keep no capability.
 #[test]
 fn only_who_writes_may_write_anywhere() {
     let _machine = shared();
