@@ -23,9 +23,9 @@ const BODIES: usize = 8;
 /// Size of a body. The client stops earlier if a write fails because the recorder has closed the
 /// connection.
 const BODY_BYTES: usize = 100_000_000;
-/// Limit on the growth of memory by all clients. It has room for 12 queries of 8 MiB, four times
-/// what docs/api.md ("What clients cost") gives for a query of one queue, for 256 connections of
-/// 100 KiB, and for about a quarter more.
+/// Limit on the growth of memory by all clients. It has room for 12 queries of 8 MiB, for 256
+/// connections of 100 KiB, and for about a quarter more. 8 MiB is four times what docs/api.md
+/// ("What clients cost") gives for a query of one queue.
 const GROWTH_KIB_MAX: u64 = 150 << 10;
 
 /// Peak memory of the recorder's process in KiB: `VmHWM` of proc_pid_status(5).

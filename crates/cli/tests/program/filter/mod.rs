@@ -1,4 +1,5 @@
-//! `retroscope filter` as a user runs it: arguments, exit codes, stdout and stderr.
+//! `filter`, `dev filter-explain` and `dev filter-bench` as a user runs them: arguments, exit
+//! codes, stdout and stderr.
 
 mod copies;
 mod corpus;

@@ -34,7 +34,8 @@ const COUNTS: [(&str, &str, usize); 11] = [
     (
         "apps/zk-wikipedia.pcap",
         r#"payload contains "image/" or payload contains "text/css" or payload contains "wiki""#,
-        57, // tcp.payload contains "image/" or tcp.payload contains "text/css" or ... "wiki" or udp.payload contains "wiki"
+        57, // tcp.payload contains "image/" or tcp.payload contains "text/css"
+            // or tcp.payload contains "wiki" or udp.payload contains "wiki"
     ),
     (
         "apps/nd-icmp-tunnel.pcap",

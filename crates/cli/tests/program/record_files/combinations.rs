@@ -1,7 +1,7 @@
-//! Eight combinations of faults, run through the program. The faults are a stepped clock, a ring
-//! that is full before the first window, a window larger than the ring, a full disk, and packets
-//! that imitate the comments of a dump. `recorder/src/tests/generated.rs` tests many more
-//! combinations of similar faults.
+//! Eight combinations of faults, run through the program: a stepped clock, a ring that is full
+//! before the first window, a window larger than the ring, a full disk, and packets that imitate
+//! the comments of a dump. `recorder/src/tests/generated.rs` tests many more combinations of
+//! similar faults.
 
 use std::{
     fs::File,

@@ -188,8 +188,9 @@ struct Tail {
 }
 
 /// About 66 MB in 60 s: TCP and UDP flows with Pareto-distributed sizes, retransmitted TCP
-/// segments, and immediate reuse of ports by new flows. After the 50th packet of a flow some
-/// packets are small. Some large UDP packets are fragmented. The last packet comes from port 60000.
+/// segments, and immediate reuse of ports by new flows. After the 51st packet of a flow some
+/// packets have one byte of payload. Some large UDP packets are fragmented. The last packet comes
+/// from port 60000.
 fn heavy_tailed(path: &Path, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let file = fs::File::create(path).unwrap();
