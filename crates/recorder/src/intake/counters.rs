@@ -522,8 +522,9 @@ pub(crate) struct LossLog {
     events: Mutex<Vec<LossEvent>>,
 }
 
-/// With this many events, the log merges the oldest events. Windows of that time are then judged by
-/// merged events, which have longer time ranges.
+/// Live, a log with this many events merges its oldest events. From files, only
+/// [`LossLog::forget_records`] does this. Windows of that time are then judged by merged events,
+/// which have longer time ranges.
 const LOSS_EVENTS: usize = 16_384;
 
 impl LossEvent {
@@ -592,7 +593,7 @@ impl LossLog {
                 return;
             }
         }
-        // Events with a record number are merged only by `forget_records`, while no verdict is due.
+        // Events of different records are merged only by `forget_records`, while no verdict is due.
         // Otherwise a verdict would depend on the timing of its thread.
         if events.len() >= LOSS_EVENTS && record == 0 {
             merge_oldest(&mut events);

@@ -70,8 +70,9 @@ impl OutageTracker {
         self.report_with(&mut lock(&self.state), now_ns, log);
     }
 
-    /// The interface went away after `known_ns` or before, and at least a part of its packets will
-    /// never be recorded again. Returns whether that is new.
+    /// At least a part of the interface's packets will never be recorded again. Unless the
+    /// interface was away already, it went away after `known_ns`. Returns whether the final loss is
+    /// new.
     pub(crate) fn for_good(&self, known_ns: i64, now: Moment, log: &LossLog) -> bool {
         let mut state = lock(&self.state);
         state.begin(known_ns);

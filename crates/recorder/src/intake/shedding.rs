@@ -389,7 +389,8 @@ impl Shedding {
     }
 }
 
-/// A direction of a flow that an engine can drop; `None`: the flow has VLAN tags or no ports.
+/// A direction of a flow that an engine can drop; `None`: the flow has VLAN tags, or is not TCP,
+/// UDP or SCTP.
 fn flow_of(ends: &DirectedKey) -> Option<ShuntedFlow> {
     let key = &ends.key;
     if key.vlans().next().is_some() || !matches!(key.proto(), TCP | UDP | SCTP) {
@@ -464,7 +465,7 @@ mod tests {
             shedding.period(lost, producer, 1024);
             shedding.shedder.tail_drop().unwrap().packets_max()
         };
-        // A quarter of 16 MiB, and not before.
+        // A quarter of 16 MiB unread is no congestion yet; one packet more is.
         store(&mut producer, 4096);
         assert_eq!(max(&mut shedding, 0, &producer), None);
         store(&mut producer, 1);

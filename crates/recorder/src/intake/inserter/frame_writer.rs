@@ -346,8 +346,8 @@ impl FrameWriter {
         }
     }
 
-    /// Stores any frame, or counts why not. Returns `false` if `-c` is reached: the frame is
-    /// neither stored nor counted, and the caller must stop.
+    /// Stores any frame, or counts why not. Returns `false` if the frame is to be kept but `-c` is
+    /// reached: the frame is neither stored nor counted, and the caller must stop.
     pub(super) fn store(
         &mut self,
         frame: &LentFrame<'_>,

@@ -13,9 +13,10 @@ use crate::{
 };
 
 /// Longest wait of an inserter for its source while no dump needs its watermark: on a silent link,
-/// and on a link without hits. A dump that opens meanwhile gets no watermark of this inserter until
-/// the wait ends. If the dump's window ends earlier, the monotonic clock closes the window
-/// `WINDOW_GRACE` after its end. `WINDOW_GRACE` is longer than an engine holds packets back.
+/// and, if the inserter analyzes its packets, on a link without hits. A dump that opens meanwhile
+/// gets no watermark of this inserter until the wait ends. If the dump's window ends earlier, the
+/// monotonic clock closes the window `WINDOW_GRACE` after its end. `WINDOW_GRACE` is longer than an
+/// engine holds packets back.
 const UNAWAITED_SOURCE_WAIT: Duration = Duration::from_millis(40);
 
 // The first packet of a dump is in its file within 100 ms. Before that, the watermarks of all
@@ -162,7 +163,7 @@ impl LiveInserter {
     }
 
     /// Fetches and stores bursts of each queue until [`PUBLICATION_PERIOD_NS`] have passed or the
-    /// queue has no more packets. If all sources are idle, the first fetch may wait. Returns `false`
+    /// queue has no more packets. If all sources are idle, the step may wait first. Returns `false`
     /// at the end.
     ///
     /// Records are published, and the watermark moves, at the end of each step, not after each of
@@ -559,8 +560,8 @@ mod tests {
         }
     }
 
-    /// An inserter of three queues serves each of them in a step. Its watermark is the smallest, and
-    /// a queue that has ended does not hold it.
+    /// An inserter of three queues serves each queue in a step. Its watermark is the smallest of
+    /// the queues that have not ended.
     #[test]
     fn several_queues_have_one_watermark() {
         let (mut inserter, ring, queues) = inserter_of(&[3, 0, u64::MAX]);

@@ -386,7 +386,7 @@ impl QueueIntake {
     }
 
     /// Stores frames of the burst, or counts why not. Returns the number of processed frames. If
-    /// that is less than `range`, `-c` is reached and no later frame must be stored.
+    /// that is less than `range`, `-c` is reached, and the caller must not store later frames.
     pub(super) fn store(&mut self, range: Range<usize>, producer: &mut Producer) -> usize {
         let burst = match &self.stamps {
             ToRingTime::Judged(ahead) => ahead.burst(self.queue.as_ref()),
@@ -438,8 +438,8 @@ impl QueueIntake {
         self.writer.count.filtered += frames as u64;
     }
 
-    /// Adds the counts to the shared counters. Logs packets without a free bucket, and live shed
-    /// packets.
+    /// Adds the counts to the shared counters. Logs packets that found no free bucket and, live,
+    /// packets that were shed.
     pub(super) fn flush(&mut self) {
         let count = std::mem::take(&mut self.writer.count);
         let refused_ns = self.writer.refused_ns.take();

@@ -208,7 +208,7 @@ const SHARD_MASK: u64 = SHARDS as u64 - 1;
 
 /// The pairs that scripts joined to other pairs: a set-associative table of at most 4096 pairs. The
 /// hash of a pair says in which set the pair is. A full set forgets its oldest pair, because in a
-/// long recording the oldest calls are over.
+/// long recording the oldest pairs usually have no more packets.
 ///
 /// A pair is known by 59 bits of its hash. Two pairs are confused, and then share a shard, with a
 /// probability of about 2^-59.
@@ -518,7 +518,7 @@ mod tests {
             assert!(n > 1000 || forgotten < 10, "{n}: {forgotten}");
         }
         assert!((10_000 - 4096..6_000).contains(&forgotten), "{forgotten}");
-        // The percentage of pairs that are still joined, of those that have another shard.
+        // The percentage of pairs that are still joined, among pairs with another own shard.
         let joined = |range: Range<u32>| {
             let others = range.filter(|n| own[*n as usize] != shard);
             let (joined, alone): (Vec<_>, Vec<_>) = others.partition(|n| of(*n) == shard);
