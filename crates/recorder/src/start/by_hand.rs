@@ -19,8 +19,8 @@ use crate::{
 /// A manual trigger.
 #[derive(Debug, Clone, Default)]
 pub struct ManualTrigger {
-    /// If an earlier trigger with this key got a dump, and the key is among the last 256 keys, the
-    /// result is that dump. 1 to 64 bytes.
+    /// If an earlier trigger with this key got a dump, and the key is among the last 256 keys (with
+    /// `rule`, the last 4,096), the result is that dump. 1 to 64 bytes.
     pub key: Option<String>,
     /// Time of the event, a stamp, ns since the epoch: the window is around this time. `None`: now.
     pub at_ns: Option<i64>,

@@ -89,7 +89,7 @@ pub struct Recorder {
     pub(super) handle: RecorderHandle,
     pub(super) events: RefCell<Subscription>,
     pub(super) inserters: Vec<JoinHandle<Vec<SourceError>>>,
-    /// The analyzer, and the readers of shards.
+    /// The analyzer, the readers of shards, and live the dumper.
     pub(super) analyzers: Vec<JoinHandle<()>>,
     pub(super) post: Option<Post>,
     pub(super) notices: Vec<String>,

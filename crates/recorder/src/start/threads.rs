@@ -225,7 +225,7 @@ impl Drop for ThreadExitGuard {
     }
 }
 
-/// Stops the recording after a panic, because packets would no longer be analyzed.
+/// Stops the recording after a panic, because packets would no longer be analyzed or dumped.
 #[derive(Debug)]
 struct StopOnPanic(Arc<RecorderShared>);
 
