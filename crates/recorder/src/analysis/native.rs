@@ -1,9 +1,10 @@
 //! Machine code for the filters of rules and dumps.
 //!
 //! Filters that are known before the threads start are compiled at the start, so that short runs
-//! use machine code too. Later filters (for dumps, and for link types that appear inside a file) go
-//! to a compiler thread. Until the thread has compiled a program, the interpreter runs the program.
-//! The interpreter also runs programs that cannot be compiled; the user is informed once.
+//! use machine code too. Later filters (for example for dumps, or for link types that appear inside
+//! a file) go to a compiler thread. Until the thread has compiled a program, the interpreter runs
+//! the program. The interpreter also runs programs that cannot be compiled; the user is informed
+//! once.
 
 use std::sync::{
     Mutex, OnceLock,

@@ -288,8 +288,8 @@ impl ShardSlot {
 
     /// Queues the hits of an inserter, which never waits: if the analyzer is taking hits now, the
     /// hits stay in `hits`. Call this before the inserter's watermark moves past the hits. While
-    /// the inserter keeps hits, its watermark must not move either, so that a window opens before
-    /// it could close.
+    /// the inserter keeps hits, its [promise](Self::promise) must not move past the hits, so that a
+    /// window opens before it could close.
     pub(crate) fn try_queue_hits(&self, hits: &mut HitQueue) {
         if let Some(mut told) = try_lock(&self.hits) {
             told.append(hits);

@@ -119,8 +119,8 @@ fn few_and_many_rules_hit_as_each_alone() {
     assert!((0..5).all(|rule| of_all.iter().any(|hit| hit.1 == rule)));
 }
 
-/// Any number of rules is added, removed and disabled while packets are analyzed: each rule hits as
-/// it does alone.
+/// Rules are added, removed, disabled and enabled between packets: each enabled rule hits as it
+/// does alone.
 #[test]
 fn rules_that_change_hit_as_each_alone() {
     let texts = texts();
