@@ -468,7 +468,7 @@ impl Rig {
         self.analyze();
     }
 
-    /// Steps each inserter once, which stores all waiting packets of its queue.
+    /// Steps each inserter once, which stores all waiting packets of its queues.
     pub(crate) fn insert(&mut self) {
         step_all(&self.inserters);
     }

@@ -148,8 +148,8 @@ fn each_packet_is_tried_once() {
     }
 }
 
-/// The scan says what the ring had overwritten before. What it finds and what is missing are all
-/// packets.
+/// The scan reports how many packets the ring had overwritten before. The hits and these packets
+/// are together all packets, or more if packets arrive during the scan.
 #[test]
 fn what_was_overwritten_is_reported() {
     for is_busy in [false, true] {
@@ -302,7 +302,7 @@ fn a_rule_may_leave_during_its_scan() {
     }
 }
 
-/// A retry scans nothing again, and a rule that has tried its packets is not scanned.
+/// A retry scans nothing again. A request that changes the rule but not its filter is refused.
 #[test]
 fn no_filter_is_tried_twice() {
     let dir = tempfile::tempdir().unwrap();
