@@ -191,8 +191,8 @@ impl SharedRules {
     }
 
     /// Makes the rules ready for a link type before its first packet is stored. If necessary it
-    /// compiles with libpcap, which may take milliseconds. Only files and pcap over IP have link
-    /// types that were not known at the start.
+    /// compiles with libpcap, which may take milliseconds. For example, files and pcap over IP may
+    /// have link types that were not known at the start.
     pub(crate) fn add_link_type(&self, link_type: LinkType) {
         let mut rules = lock(&self.rules);
         if rules.knows(link_type) {

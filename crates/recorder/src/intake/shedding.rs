@@ -158,7 +158,7 @@ pub(crate) struct SheddingConfig {
     pub(crate) tail_drop: Option<TailDrop>,
     /// Live: the history goal.
     pub(crate) history: Option<Arc<History>>,
-    /// The positions of all readers that analyze packets.
+    /// The positions of the analyzer's reader and of the readers of shards.
     pub(crate) readers: Vec<Positions>,
     /// Bytes of the ring for each inserter.
     pub(crate) ring_bytes: u64,

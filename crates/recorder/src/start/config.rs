@@ -74,7 +74,7 @@ pub struct Config {
     /// How late a packet may be, if it is from a file, or from a live source with stamps of another
     /// system's clock.
     pub hold: Duration,
-    /// Whether the first dump disarms the triggers.
+    /// Whether the first dump of any rule disarms all rules.
     pub single: bool,
     /// Maximum number of dumps of rules that are open at once. If there are several rules, one rule
     /// may have half of these dumps, and the other rules share the rest. Manual triggers may have

@@ -82,7 +82,7 @@ pub(super) struct RuleEntry {
     pub(super) expression: String,
     pub(super) request: TriggerRequest,
     pub(super) is_enabled: bool,
-    /// Packets that matched the expression; `None`: a script, whose matches are not counted.
+    /// Number of hits of the expression; `None`: a script, whose hits are not counted here.
     pub(super) hits: Option<Arc<AtomicU64>>,
     /// Whether the rule belongs to the configuration, and follows the next
     /// [reload](RecorderHandle::reload).
@@ -160,7 +160,7 @@ pub struct RuleStatus {
     pub request: TriggerRequest,
     /// Whether matches of the rule are hits.
     pub is_enabled: bool,
-    /// Packets that matched this expression; `None`: a script, whose matches are not counted.
+    /// Number of hits of this expression; `None`: a script, whose hits are not counted here.
     pub hits: Option<u64>,
     /// Time stamp of the last hit, ns since the UNIX epoch. `None`: no hit, or the rule has no
     /// separate counters, because there are more than 256 rules. Only [`RecorderHandle::rule`] and

@@ -302,7 +302,7 @@ fn a_rule_may_leave_during_its_scan() {
     }
 }
 
-/// A retry scans nothing again. A request that changes the rule but not its filter is refused.
+/// A retry scans nothing again. A scan request that changes the rule but not its filter is refused.
 #[test]
 fn no_filter_is_tried_twice() {
     let dir = tempfile::tempdir().unwrap();
