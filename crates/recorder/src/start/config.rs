@@ -54,7 +54,7 @@ pub struct Config {
     /// Capture filter.
     pub filter: Option<String>,
     /// Cutoffs of flows. The first class that matches a flow's first packet applies; flows without
-    /// a class are kept completely.
+    /// a class have no cutoff.
     pub cutoffs: Vec<ClassCutoff>,
     /// Live: during congestion, only the first packets of each flow are kept, at least this number,
     /// 1 to 4,096. Ignored for files, because the reading of files can wait.

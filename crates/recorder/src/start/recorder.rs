@@ -116,7 +116,7 @@ pub struct RecorderStatus {
     pub history_goal: Option<(Duration, Option<u64>)>,
     /// Packets published. The reading ledger of one moment: `stored = analyzed + lapped + unread`.
     pub stored: u64,
-    /// Packets that were analyzed.
+    /// Packets that were analyzed, or skipped because no hits are wanted.
     pub analyzed: u64,
     /// Packets that were overwritten before they were analyzed.
     pub lapped: u64,
@@ -175,7 +175,7 @@ pub struct RecorderSummary {
     /// Packets published. The reading ledger of the analyzer group: `stored = analyzed + lapped +
     /// unread`.
     pub stored: u64,
-    /// Packets that were analyzed.
+    /// Packets that were analyzed, or skipped because no hits are wanted.
     pub analyzed: u64,
     /// Packets that were overwritten before they were analyzed.
     pub lapped: u64,
