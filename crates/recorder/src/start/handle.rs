@@ -2,7 +2,7 @@
 //! signals and its API are callers.
 //!
 //! The caller's thread does the work that may take long (compiling a rule, reading the ring). The
-//! analyzer only gets finished parts, and applies them between two batches. A handle keeps neither
+//! analyzer only gets finished parts, and applies them between two packets. A handle keeps neither
 //! the ring nor the threads alive: after the end of the recorder it returns errors.
 
 use std::{
