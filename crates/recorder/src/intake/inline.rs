@@ -11,8 +11,8 @@
 //! The ring may overwrite packets of the backlog, as for any reader; these packets are counted as
 //! missed. The source loses packets if storing alone is too slow, or if one group of packets takes
 //! too long to analyze. A source that is never dry would get no analysis at all. So after
-//! [`NEVER_DRY_NS`] the inserter analyzes for up to [`TURN_NS`] each time when it has stored half of
-//! its share of the ring.
+//! [`NEVER_DRY_NS`] the inserter analyzes for up to [`TURN_NS`] each time when it has stored half
+//! of its share of the ring.
 //!
 //! If the inserter is overloaded ([placement](super::placement)) and a CPU is free, the reader and
 //! its shard go to the analyzer's thread, which reads on from the same record. The inserter takes

@@ -40,7 +40,7 @@ pub(super) struct FrameWriter {
     pub(super) unnumbered_ns: Option<i64>,
     /// Stamp less ring time of the frames that are being stored, ns.
     pub(super) offset_ns: i64,
-    /// Runs a shard in this thread. `None`: other threads analyze all frames.
+    /// Runs a shard in this thread. `None`: the inserter runs no shard.
     pub(super) inline: Option<Inline>,
     /// Decides which frames are shed; `None`: no shedding.
     pub(super) shedding: Option<Box<Shedding>>,
