@@ -66,7 +66,8 @@ pub(super) struct ActiveDump {
     /// Packets of this ring time, ns, and later may be missing among the waiting packets.
     /// `i64::MAX`: the dump has read all records within reach.
     pub(super) unread_ns: i64,
-    /// The latest ring time, ns, of a packet that the dump gave to the sink in order.
+    /// The latest ring time, ns, of a packet that the dump gave to the sink. A packet that is given
+    /// ahead of its turn counts with the time up to which the packets were in order.
     pub(super) reached_ns: i64,
     pub(super) waiting: Vec<WaitingPacket>,
     /// No waiting packet has an older ring time, ns.

@@ -78,8 +78,8 @@ impl DumpCompiler {
     }
 
     /// Starts the dumps whose filters are compiled. If the thread is gone, starts all waiting
-    /// dumps: the dumper then compiles the filters itself. Link types that are new since the last
-    /// call may need slow filters of open dumps: gives these filters to the thread.
+    /// dumps: the dumper then compiles the filters itself. If the filter of an open dump is slow to
+    /// compile for link types that are new since the last call, gives the filter to the thread.
     pub(super) fn take_up(
         &mut self,
         dumps: &mut Dumps,

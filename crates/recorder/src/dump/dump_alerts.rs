@@ -1,8 +1,8 @@
 //! The alerts of a dump: the frame that each alert is about, and whether the dump has that frame.
 //!
 //! If an alert arrives before the dump writes the alert's frame, the dump marks the frame in a
-//! pcapng file. The sidecar lists the 1,000 alerts with the earliest stamps, with the number of
-//! each frame in the file if the number is known.
+//! pcapng file. Of the first 4,096 alerts that arrived, the sidecar lists up to 1,000 with the
+//! earliest stamps, with the number of each frame in the file if the number is known.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -47,7 +47,7 @@ pub(super) struct DumpAlerts {
     first: Option<Arc<Alert>>,
     /// The first [`TRACKED_MAX`] alerts that arrived, sorted by stamp, µs, and then by arrival.
     alerts: BTreeMap<(i64, usize), TrackedAlert>,
-    /// Number of further alerts.
+    /// Number of alerts that arrived after the first [`TRACKED_MAX`] alerts.
     untracked: u64,
     /// The newest written packets.
     written: VecDeque<WrittenPacket>,

@@ -12,8 +12,8 @@
 //!
 //! A bucket with packets that wait for their turn stays held. Few buckets are held, because only
 //! the packets of the last milliseconds wait. If more than an eighth of the ring's buckets are held
-//! (a queue without watermark), the dumper emits their packets at once, and drops the packets for
-//! which a sink has no room. The file is sorted when it is finished.
+//! (for example because a queue has no watermark), the dumper emits their packets at once. It drops
+//! the packets for which a sink has no room. The file is sorted when it is finished.
 
 mod finishing;
 mod opening;
@@ -96,7 +96,7 @@ pub(crate) struct DumperParts {
     pub(crate) keeper: Option<StoreThreads>,
 }
 
-/// The dumper: live a thread, from files a part of the analyzer's thread.
+/// The dumper: live a thread; from files the analyzer calls the dumper.
 #[derive(Debug)]
 pub(crate) struct Dumper {
     parts: DumperParts,
@@ -242,7 +242,7 @@ impl Dumper {
         self.rest();
     }
 
-    /// From files, while the inserter waits: see [`Marks::settle`].
+    /// From files, when the inserter catches up: calls [`Marks::settle`].
     pub(crate) fn settle_marks(&self) {
         if let Some(marks) = &self.parts.marks {
             marks.settle();
@@ -286,8 +286,8 @@ impl Dumper {
         }
     }
 
-    /// Scans the new records within `reach` for all dumps. `is_waited_for`: another thread waits
-    /// until buckets are released. `everything`: emit without waiting for older packets.
+    /// Scans the new records within `reach` for all dumps. `is_waited_for` is as for
+    /// [`Self::round`]. `everything`: emit without waiting for older packets.
     fn pass(&mut self, reach: &Reach, is_waited_for: bool, everything: bool) {
         // Dumps that have room again read on in this pass. The packets that they have read are
         // complete up to the end of the last pass.
@@ -384,9 +384,9 @@ impl Dumper {
                 dump.reached_ns = dump.reached_ns.max(last_ns);
             }
             if !ready.is_empty() && dump.is_full() {
-                // Packets with the stamp of the last packet may still follow in the file or in the
-                // ring, so the dump ends 1 ns before. `reached_ns` is the last packet in the file's
-                // order: the packet that was read last may have been late.
+                // Packets with the ring time of the last packet may still follow, so the dump ends
+                // 1 ns before. `reached_ns` is the latest ring time in the dump: the packet that
+                // was emitted last may have been late.
                 let end_ns = dump.reached_ns.saturating_sub(1);
                 dump.end_early(end_ns);
                 full = Some((id, end_ns));

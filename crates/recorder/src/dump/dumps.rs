@@ -111,7 +111,7 @@ impl Dumps {
         self.by_id.values()
     }
 
-    /// An open dump, for changes that concern none of its packets.
+    /// An open dump, for changes that concern none of its waiting packets.
     pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut ActiveDump> {
         self.count(1);
         self.by_id.get_mut(&id)
@@ -233,8 +233,8 @@ impl Dumps {
     }
 
     /// The buckets with records within reach that some dump has not read. The oldest buckets come
-    /// first, and each producer's buckets in order. `is_waited_for`: another thread waits until
-    /// buckets are released.
+    /// first, and each producer's buckets in order. `is_waited_for`: read buckets must be released,
+    /// also of producers without new records.
     pub(super) fn visits(&mut self, reach: &Reach, is_waited_for: bool) -> Vec<BucketVisit> {
         let mut found = HashMap::new();
         self.follow(reach, is_waited_for, &mut found);

@@ -58,7 +58,7 @@ pub(super) enum Stage {
     WritingSidecar,
     /// Compress the complete files.
     Compressing,
-    /// Replace the plain files and the sidecar by the compressed ones.
+    /// Replace the plain files by the compressed files, and the sidecar by a new sidecar.
     Replacing,
     /// Try again to write the sidecar.
     RetryingSidecar,

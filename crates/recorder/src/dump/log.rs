@@ -93,8 +93,8 @@ impl DumpLog {
         }
     }
 
-    /// Replaces the report of a finished dump whose files changed or whose sidecar was written. No
-    /// effect unless the log still has the report.
+    /// Replaces the report of a finished dump, after its compression has ended or its sidecar was
+    /// written. No effect unless the log still has the report.
     pub(crate) fn replace(&self, report: &DumpReport) {
         let logged = &mut *lock(&self.0);
         let mut last = logged.last.iter_mut().rev();

@@ -1,7 +1,7 @@
 //! A packet of a dump, without its bytes.
 
 /// The sort key of a packet in a dump: ring time, then source in the order the user gave, then
-/// queue, then record.
+/// producer, then record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PacketKey {
     pub(crate) time_ns: i64,

@@ -75,7 +75,8 @@ pub(crate) struct SidecarFacts {
     /// The packet that triggered the dump. `None`: triggered by a command or an alert.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) trigger_packet: Option<TriggerPacket>,
-    /// The first alerts that the dump belongs to. Absent if the dump belongs to no alert.
+    /// Alerts that belong to the dump, earliest stamps first. Absent if no alert belongs to the
+    /// dump.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) alerts: Vec<AlertEntry>,
     /// Further hits of the same rule, expression and window length in the window of the open dump.

@@ -98,7 +98,8 @@ impl SinkQueue {
         self.wait();
     }
 
-    /// The contents of the sink, as it reported them last.
+    /// The contents that the sink reported last. A failed sink: the contents that it reported with
+    /// its failure.
     pub(in crate::dump) fn held(&self) -> &SinkContents {
         let failed = self.fault.as_ref().map(|fault| &fault.held);
         failed.unwrap_or(&self.completed)

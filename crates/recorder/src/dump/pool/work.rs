@@ -102,14 +102,14 @@ pub(super) struct SinkSlot {
     pub(super) work: VecDeque<SinkWork>,
     /// Whether the sink is in [`PoolState::ready`] for its next work.
     is_listed: bool,
-    /// The recorder computes digests.
+    /// The digests are computed while the files are written.
     has_digests: bool,
     /// Digests of the files. `None`: a worker is updating the digests, or has taken the digests to
     /// complete the files.
     pub(super) digests: Option<FileDigests>,
     /// Pieces that go into the digests next.
     pub(super) loads: VecDeque<Arc<Load>>,
-    /// Whether a worker took its first packets.
+    /// Whether a worker has taken the first packets of the sink.
     pub(super) has_begun: bool,
 }
 
