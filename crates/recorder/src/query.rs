@@ -256,7 +256,7 @@ impl RecorderHandle {
     }
 
     /// The stamp of a packet in the ring, ns since the UNIX epoch. `None`: the packet was
-    /// overwritten.
+    /// overwritten, or cannot be read.
     ///
     /// # Errors
     /// [`QueryError::Usage`]: the recording never had this packet. [`QueryError::Ended`],

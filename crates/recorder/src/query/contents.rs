@@ -76,7 +76,7 @@ struct ProducerContents {
 pub(super) struct QueryWindow {
     /// The query gave no start: the window begins where the ring is complete, and may move forward.
     is_movable: bool,
-    /// First ring time, ns: set by the state of the ring, not by stamps.
+    /// Records before this ring time, ns, are outside of the window, whatever their stamps.
     pub(super) from_ring_ns: i64,
     /// First stamp, ns.
     pub(super) from_ns: i64,
@@ -425,8 +425,8 @@ impl ProducerContents {
         let told = after.evicted_records;
         let (mut evicted, mut lost, mut is_told) = (0_u64, 0_u64, true);
         for (first, end) in holes {
-            // While the producer overwrites records, it has not reported them as overwritten yet.
-            // It never does if it was killed meanwhile.
+            // While a recorder overwrites records, it has not reported them as overwritten yet. It
+            // never does if it was killed meanwhile.
             if first <= told || is_claimed {
                 evicted = evicted.saturating_add(end - first);
                 is_told &= end <= told;

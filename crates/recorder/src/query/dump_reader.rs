@@ -84,7 +84,7 @@ struct DumpSource {
     part: StampRange,
     /// Ring time of the last packet that was read, ns.
     last_ns: i64,
-    /// Bytes of its piece in the merge.
+    /// Bytes of the dump's piece in the merge.
     piece_bytes: usize,
     /// By the number of an interface in the file: its number in the answer, and whether its packets
     /// may match.
