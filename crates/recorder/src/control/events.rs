@@ -322,7 +322,7 @@ impl StoreListener for Events {
 
 impl EventLog {
     /// Sends an event, and never waits for listeners. A caller that has only the log and no
-    /// [`Events`] may call this after the log was closed, when no listener is left.
+    /// [`Events`] may call this even after the log was closed.
     pub(crate) fn tell(&self, event: RecorderEvent) {
         let unread = self.feed.push(Arc::new(event));
         self.wake(unread);

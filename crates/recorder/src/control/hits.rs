@@ -136,8 +136,8 @@ pub struct HitCounts {
 pub(crate) struct Suppressed {
     /// Further hits of the rule and the expression in the window of the open dump.
     pub(crate) count: u64,
-    /// The ring times of the first [`SUPPRESSED_LISTED`] of these further hits that the director
-    /// processed, ns. The director sorts the times when the window closes.
+    /// The ring times, ns, of the hits in `count` that the director processed first, at most
+    /// [`SUPPRESSED_LISTED`]. The director sorts the times when the window closes.
     pub(crate) times_ns: Vec<i64>,
     /// Other hits of the rule that started no dump, since the rule's previous dump.
     pub(crate) before: Suppressions,

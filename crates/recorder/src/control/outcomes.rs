@@ -167,10 +167,10 @@ pub(crate) struct Outcomes {
 #[derive(Debug, Default)]
 struct Names {
     series: BTreeMap<String, Series>,
-    /// The counters of rules without a separate place.
+    /// The counters that all rules without separate counters share.
     rest: Arc<OutcomeCounters>,
-    /// Counters of names that lost their place while their rules may still count something, for
-    /// example because dumps are open.
+    /// Counters of names that were dropped while their rules may still count something, for example
+    /// because dumps are open.
     past: Vec<Arc<OutcomeCounters>>,
     /// The sum of counters that no longer change.
     closed: OutcomeCounters,

@@ -11,9 +11,9 @@ use sha2::{Digest, Sha256};
 const RECORD_BITS: u32 = 48;
 
 /// Names a packet of a recording: `epb_packetid` in dumps and in the answers of queries. The upper
-/// 16 bits are the producer (a live source's queue), combined with bits of the recording's UUID:
-/// a query notices most IDs of other recordings. The lower 48 bits are the number of the record.
-/// IDs of one producer are in the order in which packets were stored.
+/// 16 bits are the producer, combined with bits of the recording's UUID: a query notices most IDs
+/// of other recordings. The lower 48 bits are the number of the record. IDs of one producer are in
+/// the order in which packets were stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PacketId(pub u64);
 

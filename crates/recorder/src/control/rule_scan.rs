@@ -41,7 +41,7 @@ pub struct RuleScanStatus {
     pub is_whole: Option<bool>,
     /// Packets that the scan found to match.
     pub hits: u64,
-    /// Dumps that these packets started.
+    /// Dumps that packets found by the scan started.
     pub dumps: u64,
     /// Packets that matched while the scan ran. Their hits waited for the end of the scan.
     pub waited: u64,

@@ -62,7 +62,7 @@ pub(crate) struct ShardCounters {
     /// The longest time between two looks at the clock while packets were analyzed, since
     /// [`Self::take_longest_ns`], ns. Slow packets are analyzed one at a time.
     pub(crate) longest_ns: AtomicI64,
-    /// The longest such time before, ns.
+    /// The largest result of [`Self::take_longest_ns`] until now, ns.
     longest_before_ns: AtomicI64,
 }
 

@@ -2,7 +2,7 @@
 //! 64 records at once if their descriptors show that all are outside of the time range that covers
 //! all windows. Then it runs all filters at once as one rule set. So the cost grows little with the
 //! number of open dumps. Only packets that some dump's filter matches, or may match, are handled
-//! for each dump. A dump with a script runs the script on each packet in its window.
+//! dump by dump. A dump with a script runs the script on each packet in its window.
 
 use std::{ops::Range, sync::Arc};
 

@@ -519,7 +519,7 @@ fn dumps_that_are_gone_or_damaged_are_named() {
             "{}",
             report.reasons()
         );
-        // Only a dump whose file was opened counts as read.
+        // A dump counts as read only if its file was opened and has a capture's header.
         let dumps = report.dumps.unwrap();
         assert_eq!((dumps.read, dumps.failed), (u64::from(!is_empty), 1));
     }

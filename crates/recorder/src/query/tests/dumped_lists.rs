@@ -231,8 +231,8 @@ fn many_dumps_of_one_time_are_all_read() {
     assert_eq!(packets, expected);
 }
 
-/// There are more dumps of one time than a query may have open: the answer counts the others as
-/// failed.
+/// There are more dumps of one time than a query may have open: the answer counts the dumps that it
+/// cannot open as failed.
 #[test]
 fn too_many_dumps_of_one_time_are_told() {
     let mut past = Past::new();
