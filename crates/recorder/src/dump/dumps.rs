@@ -30,7 +30,7 @@ use crate::control::progress::Reach;
 pub(super) struct Dumps {
     ring: Ring,
     by_id: BTreeMap<u64, ActiveDump>,
-    /// Dumps that catch up; all other dumps follow.
+    /// Dumps that catch up. All other dumps follow, or have read all their records.
     catching_up: BTreeSet<u64>,
     /// Dumps whose window is closed.
     closed: BTreeSet<u64>,

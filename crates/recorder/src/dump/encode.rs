@@ -54,7 +54,7 @@ impl DumpFormat {
 /// Counters of an interface for its statistics block. `None`: unknown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InterfaceTotals {
-    /// Start of the recording, ns since the epoch.
+    /// Start of the recording, ns since the epoch. From files: the time of the earliest packet.
     pub(crate) start_ns: i64,
     /// When the dump's window was closed, ns since the epoch.
     pub(crate) end_ns: i64,
