@@ -288,7 +288,7 @@ impl Outcomes {
         all
     }
 
-    /// As [`Self::name`].
+    /// The name of the rule with this number, as from [`Self::name`].
     pub(crate) fn name_of(&self, number: usize) -> Option<Arc<str>> {
         let names = lock(&self.names);
         let (name, _) = names.by_number.get(&number)?;

@@ -79,8 +79,8 @@ pub struct Pin {
     pub from_ns: i64,
     /// Last stamp that the pin keeps, ns since the epoch; may be in the future.
     pub to_ns: i64,
-    /// Whether the ring needed buckets of the pin (`--set when-full=record`). The analyzer then
-    /// releases the pin's other buckets too.
+    /// Whether the ring needed buckets of the pin (`--set when-full=record`). Soon after that, the
+    /// pin keeps no bucket.
     pub has_fallen: bool,
     /// Packets in the pin's range that were overwritten before the pin was made. An upper bound,
     /// except that the ring forgets buckets that were overwritten long ago.

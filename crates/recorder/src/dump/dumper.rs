@@ -206,7 +206,7 @@ impl Dumper {
     /// complete.
     pub(crate) fn step(&mut self) {
         // The reach is read before the messages. So the dumper has all messages that the analyzer
-        // sent before these records were published.
+        // sent before the records within reach were published.
         let reach = self.reach();
         self.round(&reach, false);
     }
