@@ -8,7 +8,7 @@
 //!
 //! A following dump may have to stop, because its filter is compiled for a new link type or its
 //! sink has no room. It then gets its own reservation again, which the ring drops before the
-//! reservations of other dumps, and catches up later.
+//! reservations of dumps that make progress. The dump catches up later.
 
 use std::{
     cmp::Reverse,

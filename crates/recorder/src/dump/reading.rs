@@ -71,7 +71,7 @@ impl WindowReading {
     }
 
     /// Sets whether the reading *yields*, because it makes no progress. The ring drops the
-    /// reservation of a reading that yields before the reservations of other readings.
+    /// reservations of readings that yield before all other reservations.
     pub(super) fn set_yielding(&mut self, yields: bool) {
         if std::mem::replace(&mut self.yields, yields) != yields {
             self.reservation.set_yielding(yields);
