@@ -28,8 +28,8 @@ pub(crate) const WAITING_MAX: usize = 64;
 /// A command for the analyzer.
 #[derive(Debug)]
 pub(crate) enum AnalyzerCommand {
-    /// A manual trigger, or a command that triggers a rule. If the key was used before, the reply
-    /// is the dump that this key started.
+    /// A manual trigger, or a command that triggers a rule. If the analyzer remembers the key, the
+    /// reply is the dump that this key started.
     Trigger {
         key: Option<String>,
         /// Time of the trigger, ns of ring time; `None`: now.

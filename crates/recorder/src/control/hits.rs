@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 /// Why a hit started no dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// The hit is in the window of an open dump of the rule and the expression.
+    /// The hit is in the window of an open dump of its rule, expression and window length.
     Open,
     /// The rule and the expression started a dump, and the hold-off time after the end of that
     /// dump's window is not over.
@@ -134,7 +134,7 @@ pub struct HitCounts {
 /// The hits that a dump represents.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Suppressed {
-    /// Further hits of the rule and the expression in the window of the open dump.
+    /// Further hits of the rule, expression and window length in the window of the open dump.
     pub(crate) count: u64,
     /// The ring times, ns, of the hits in `count` that the director processed first, at most
     /// [`SUPPRESSED_LISTED`]. The director sorts the times when the window closes.
