@@ -45,8 +45,8 @@ pub(crate) enum AnalyzerCommand {
         /// `None`: no caller waits.
         reply: Option<SyncSender<Result<TriggerOutcome, NoDump>>>,
     },
-    /// Hits of a rule that the scan of its past has found, oldest first. The reply has the number of
-    /// dumps that the hits started, and whether the scan should go on.
+    /// Hits of a rule that the scan of its past has found, oldest first. The reply has the number
+    /// of dumps that the hits started, and whether the scan should go on.
     Scanned {
         rule: usize,
         hits: Vec<FoundHit>,

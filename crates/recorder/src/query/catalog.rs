@@ -81,7 +81,7 @@ impl DumpCatalog for RecorderHandle {
         // A dump that is finished before the directory is listed should be in the list.
         let before: HashSet<String> = own().iter().map(|it| it.id.clone()).collect();
         let listed = match RecorderHandle::dumps(self) {
-            // This recorder has no dumps.
+            // The recorder has no directory for dumps.
             Err(CommandError::Refused(_)) => return Ok(Vec::new()),
             listed => listed.map_err(|error| error.to_string())?,
         };
