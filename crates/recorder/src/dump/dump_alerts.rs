@@ -1,8 +1,8 @@
 //! The alerts of a dump: the frame that each alert is about, and whether the dump has that frame.
 //!
 //! If an alert arrives before the alert's frame is written (from files: analyzed), the dump marks
-//! the frame in a pcapng file. Of the first 4,096 alerts that arrived, the sidecar lists up to 1,000
-//! with the earliest stamps, with the number of each frame in the file if the number is known.
+//! the frame in a pcapng file. Of the first 4,096 alerts that arrived, the sidecar lists up to
+//! 1,000 with the earliest stamps, with the number of each frame in the file if it is known.
 
 use std::{
     collections::{BTreeMap, VecDeque},
