@@ -117,7 +117,7 @@ impl ProcessingTimes {
     /// Runs `look`, which analyzes packets. Returns what `look` returns: the number of analyzed
     /// packets. Only one thread at a time may call this.
     pub(crate) fn time(&self, clock: &RingClock, look: impl FnOnce() -> usize) -> usize {
-        // Relaxed: only this thread uses the number.
+        // Relaxed: only one thread at a time uses the number.
         let turn = self.turn.load(Relaxed);
         let start_ns = turn.is_multiple_of(SAMPLING).then(|| clock.mono_ns());
         let packets = look();
