@@ -343,13 +343,14 @@ impl QueryAnswer {
     /// each interface, after all packets. An answer without packets has the requested interfaces of
     /// the ring; all interfaces, if the ring has none of these.
     ///
-    /// A follow also writes statistics about every second, and flushes `out` after each pass over
-    /// the ring. If the follow has written the last packet before the end, that packet has no
-    /// comment.
-    /// `out` may block: packets that are overwritten meanwhile are reported.
+    /// A follow also writes statistics, with the report up to then, about every second, and flushes
+    /// `out` after each pass over the ring. If the follow has written the last packet before the
+    /// end, that packet has no comment. `out` may block: packets that are overwritten meanwhile are
+    /// reported.
     ///
     /// # Errors
-    /// [`QueryError::Ring`], [`QueryError::Output`]. Output that was written before has no verdict.
+    /// [`QueryError::Ring`], [`QueryError::Output`]. Output that was written before has no final
+    /// verdict.
     pub fn write_to(self, out: impl io::Write) -> Result<QueryReport, QueryError> {
         let mut headline = format!("retroscope query {}", self.query.whole_expression());
         if let Some(id) = &self.query.community_id {

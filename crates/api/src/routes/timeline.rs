@@ -29,7 +29,8 @@ const SLOTS: usize = 240;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct TimelineParameters {
-    /// Start: RFC 3339 with any offset, or a number since 1970. If left out: the oldest packet.
+    /// Start: RFC 3339 with any offset, or a number since 1970, whose size tells whether it counts s,
+    /// ms, µs or ns. If left out: the oldest packet.
     from: Option<String>,
     /// End, included. If left out: now.
     to: Option<String>,

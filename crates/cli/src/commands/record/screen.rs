@@ -182,7 +182,7 @@ impl RecordScreen {
         }
     }
 
-    /// Reports that all sources are open and that the ring is filled.
+    /// Reports that the recording has started: its sources, its engine and its ring.
     pub(crate) fn started(&mut self, names: &str, engine: &str, ring: &Ring) {
         self.line.begin();
         if self.quiet {
