@@ -23,7 +23,7 @@ const CPU: &str = "recorder/analyzers/live-cpu-2-vs-1";
 const SCRIPT: &str = "partition = 'flow'
 return function(pkt)
     local n = 1
-    for i = 1, 700 do n = (n * 7 + i) % 1013 end
+    for i = 1, 200 do n = (n * 7 + i) % 1013 end
     return n < 0
 end";
 /// Packets that one thread analyzes in a second, about.
