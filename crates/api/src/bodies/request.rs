@@ -411,8 +411,8 @@ impl RuleBody {
 #[serde(deny_unknown_fields)]
 #[schema(as = PinRequest)]
 pub(crate) struct PinRequestBody {
-    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970, whose size tells
-    /// whether it counts s, ms, µs or ns.
+    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970, whose size
+    /// tells whether it counts s, ms, µs or ns.
     #[schema(example = "2026-11-20T19:15:03.5Z")]
     from: Option<String>,
     /// Packets up to and including this time.
@@ -451,8 +451,8 @@ impl PinRequestBody {
 #[schema(as = TimeRange)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct TimeRangeBody {
-    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970, whose size tells
-    /// whether it counts s, ms, µs or ns.
+    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970, whose size
+    /// tells whether it counts s, ms, µs or ns.
     #[schema(example = "2026-11-20T19:15:03.5Z")]
     #[param(example = "2026-11-20T19:15:03.5Z")]
     pub(crate) from: Option<String>,

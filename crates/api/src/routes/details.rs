@@ -107,8 +107,8 @@ pub(crate) struct DetailBody {
 pub(crate) struct StreamParameters {
     /// The ID of a packet in the ring, from `/v1/packets`.
     id: String,
-    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970, whose size tells
-    /// whether it counts s, ms, µs or ns. Left out: from 60 s before the packet on.
+    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970, whose size
+    /// tells whether it counts s, ms, µs or ns. Left out: from 60 s before the packet on.
     from: Option<String>,
     /// Packets up to and including this time. Left out: up to 60 s after the packet.
     to: Option<String>,

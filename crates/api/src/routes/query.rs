@@ -49,8 +49,8 @@ pub(crate) struct QueryParameters {
     community_id: Option<String>,
     /// Packets of these interfaces: names, separated by commas.
     interfaces: Option<String>,
-    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970, whose size tells
-    /// whether it counts s, ms, µs or ns.
+    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970, whose size
+    /// tells whether it counts s, ms, µs or ns.
     #[param(example = "2026-11-20T19:15:03.5Z")]
     from: Option<String>,
     /// Packets up to and including this time.

@@ -26,8 +26,8 @@ pub(crate) struct RuleTestBody {
     /// The trigger filter, a pcap-filter(7) expression.
     #[schema(example = "tcp[tcpflags] & tcp-rst != 0", min_length = 1)]
     filter: String,
-    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970, whose size tells
-    /// whether it counts s, ms, µs or ns.
+    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970, whose size
+    /// tells whether it counts s, ms, µs or ns.
     from: Option<String>,
     /// Packets up to and including this time.
     to: Option<String>,

@@ -38,8 +38,8 @@ pub(crate) struct TopParameters {
     filter: Option<String>,
     /// Packets with this Community ID, in both directions.
     community_id: Option<String>,
-    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970, whose size tells
-    /// whether it counts s, ms, µs or ns.
+    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970, whose size
+    /// tells whether it counts s, ms, µs or ns.
     from: Option<String>,
     /// Packets up to and including this time.
     to: Option<String>,
