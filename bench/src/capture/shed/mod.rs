@@ -180,12 +180,13 @@ fn measure(
 }
 
 /// # Errors
-/// [`Failure::Unsound`]: the run lost packets.
+/// [`Failure::Unsound`]: the run lost or shed packets.
 fn without_loss(outcome: Outcome) -> Result<Outcome, Failure> {
     if outcome.kernel + outcome.shed == 0 {
         return Ok(outcome);
     }
-    let why = format!("the run without loss lost {} packets", outcome.kernel);
+    let Outcome { kernel, shed, .. } = outcome;
+    let why = format!("the run without loss lost {kernel} packets and shed {shed}");
     Err(Failure::Unsound(why))
 }
 
