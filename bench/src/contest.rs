@@ -203,6 +203,17 @@ pub struct Frames {
     mask: u64,
 }
 
+/// The frames as a value that a loop can keep in registers. Assembly in a loop, such as a store
+/// past the cache, makes the compiler load again whatever is behind a reference: a fifth of the
+/// time of a ring's 64-byte store (Zen 4).
+#[derive(Debug, Clone, Copy)]
+pub struct FramesView<'f> {
+    bytes: &'f [u8],
+    frame_bytes: usize,
+    stride: usize,
+    mask: u64,
+}
+
 impl Frames {
     /// Frames of `frame_bytes` bytes, `16..=9000`.
     #[must_use]
@@ -232,11 +243,23 @@ impl Frames {
         }
     }
 
+    /// The frames as a value.
+    #[must_use]
+    #[inline(always)]
+    pub fn view(&self) -> FramesView<'_> {
+        FramesView {
+            bytes: &self.bytes[self.start..],
+            frame_bytes: self.frame_bytes,
+            stride: self.stride,
+            mask: self.mask,
+        }
+    }
+
     /// The frame of a producer's packet.
     #[must_use]
     #[inline(always)]
     pub fn get(&self, number: u64) -> &[u8] {
-        &self.padded(number)[..self.frame_bytes]
+        self.view().get(number)
     }
 
     /// The frame of a producer's packet with the bytes after it, up to a multiple of 64. Starts on
@@ -244,12 +267,25 @@ impl Frames {
     #[must_use]
     #[inline(always)]
     pub fn padded(&self, number: u64) -> &[u8] {
+        self.view().padded(number)
+    }
+}
+
+impl<'f> FramesView<'f> {
+    /// As [`Frames::get`].
+    #[must_use]
+    #[inline(always)]
+    pub fn get(self, number: u64) -> &'f [u8] {
+        &self.padded(number)[..self.frame_bytes]
+    }
+
+    #[inline(always)]
+    fn padded(self, number: u64) -> &'f [u8] {
         #[expect(
             clippy::cast_possible_truncation,
             reason = "below the number of frames"
         )]
-        let index = (number & self.mask) as usize;
-        let start = self.start + index * self.stride;
+        let start = (number & self.mask) as usize * self.stride;
         &self.bytes[start..start + self.stride]
     }
 }

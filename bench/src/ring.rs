@@ -122,12 +122,15 @@ impl Contest for RingContest {
 #[inline(always)]
 fn store(producer: &mut Producer, load: &Load, number: usize, base: u64) -> Result<(), Failure> {
     let frames = Frames::new(load.packet_bytes);
+    let (frames, load) = (frames.view(), *load);
     let packets = load.packets_of(number);
-    let time = |packet| base + load.time(number, packet);
     let mut stored = 0;
     while stored < packets {
         let end = packets.min(stored + Load::BURST);
-        let record = |packet| Record::whole(time(packet).cast_signed(), 0, frames.get(packet));
+        let record = move |packet| {
+            let time = base + load.time(number, packet);
+            Record::whole(time.cast_signed(), 0, frames.get(packet))
+        };
         store_burst(producer, (stored..end).map(record))?;
         stored = end;
     }
