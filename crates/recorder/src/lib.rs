@@ -13,7 +13,7 @@
 //! | `analysis` | the analyzer, trigger rules and scripts, the director, filters |
 //! | `dump` | from a window of the ring to a file with a verdict |
 //! | `control` | state that threads share: clocks, progress, commands, pins, events |
-//! | `query` | a window of a ring (also of another process), in order, with a verdict |
+//! | `query` | a window of a ring (also of another process) and of dumps, with a verdict |
 //! | `timeline` | the contents of the history, slot by slot |
 //! | `start` | expressions, configuration, opening sources, threads, the control handle |
 //!

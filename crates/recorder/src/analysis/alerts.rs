@@ -2,8 +2,8 @@
 //! packets the dump marks.
 //!
 //! The filter of the dump ([`AlertScope::filled`]) finds candidate packets by the flow or the hosts
-//! on the wire. The code here compares what that filter does not compare: VLAN stacks, packets
-//! inside a tunnel, and interface names.
+//! in the outermost headers, if the alert has any. The code here compares what that filter does not
+//! compare: VLAN stacks, packets inside a tunnel, and interface names.
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
@@ -24,7 +24,7 @@ const VLAN_LAYERS: usize = 3;
 /// only if both have equal scopes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AlertScope {
-    /// The flow or the hosts in the outermost headers.
+    /// The flow or the hosts in the outermost headers, or all packets.
     outer: OuterScope,
     /// If the packet of the alert is in a tunnel: the flow inside the tunnel.
     inner: Option<FlowKey>,
@@ -75,8 +75,8 @@ impl AlertScope {
         self.outer == OuterScope::Everything
     }
 
-    /// The filter that finds candidate packets. [`ScopeFilter::takes`] then decides about each
-    /// candidate.
+    /// The filter that finds candidate packets. If the scope has a [`ScopeFilter`], that filter
+    /// then decides about each candidate.
     pub(crate) fn filled(&self) -> Result<FilledExpression, FilterError> {
         match &self.outer {
             OuterScope::Flow(key) => Template::parse("$flow")?.filled_for(&KnownFlow::Key(*key)),
@@ -205,7 +205,7 @@ impl ScopeFilter {
 }
 
 /// Whether a frame that the alert's dump selects has the direction and the ICMP type and code of
-/// the alert's frame. The caller compares the stamps.
+/// the alert's frame, as far as the alert has these. The caller compares the stamps.
 pub(crate) fn is_alerted(alert: &Alert, link_type: LinkType, data: &[u8]) -> bool {
     let Some(tuple) = alert.tuple else {
         return true;

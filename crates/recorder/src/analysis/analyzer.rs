@@ -63,8 +63,8 @@ use commands::TriggerKeys;
 use pace::{ClockPacer, LOOK_NS, RefusalNotice, RefusalNotices, UnseenPackets};
 use scans::ScannedRule;
 
-/// Live: maximum number of batches that the analyzer reads between two checks of clocks and
-/// commands.
+/// Maximum number of batches that the analyzer reads between two checks of clocks and commands,
+/// except in [`Analyzer::catch_up`].
 const BATCHES: usize = 64;
 
 /// From files: minimum time between two rounds of the dumper at the end of [`RingReader::step`], ns
@@ -76,7 +76,7 @@ const ROUND_NS: i64 = 5_000_000;
 #[derive(Debug)]
 pub(crate) struct AnalyzerParts {
     pub(crate) native: Arc<NativeCode>,
-    /// Dump expression of a manual trigger.
+    /// Dump expression of a trigger command that sets none.
     pub(crate) manual: DumpExpression,
     /// Window of a trigger that does not set its own.
     pub(crate) window: DumpWindow,
@@ -369,7 +369,7 @@ impl Analyzer {
     /// As [`RingReader::step`]. `is_all`: as [`Self::catch_up`].
     fn read(&mut self, is_all: bool) -> bool {
         // Read the watermark before the records. If the loop below then reads all records, no
-        // unread packet is older than this watermark.
+        // unread packet of a queue that promises watermarks is older than this watermark.
         let promised_ns = self.core.promised_ns();
         let mut batches = 0;
         while (is_all || batches < BATCHES) && self.core.broken_off.is_none() {
@@ -669,7 +669,7 @@ impl Core {
         }
     }
 
-    /// While hits wait, the ring keeps the packets that these hits need.
+    /// While hits wait, reserves the packets that these hits need.
     fn keep_for_waiting(&mut self) {
         let waiting = self.scans.values().filter_map(ScannedRule::waiting_from_ns);
         let from_ns = waiting.chain(self.director.waiting_from_ns()).min();

@@ -88,12 +88,12 @@ pub(crate) struct SharedLimits {
     pub(crate) dumps_per_minute: u64,
     /// Whether `dumps_per_minute` includes dumps of alerts.
     pub(crate) alerts_per_minute: bool,
-    /// Once dumps wrote this number of bytes within an hour, a rule starts a further dump only if
-    /// the rule is below its share; 0: no limit.
+    /// Bytes that dumps may write within an hour, in shares (`budget`). When they are used up, only
+    /// a rule that is below its share starts a further dump. 0: no limit.
     pub(crate) bytes_per_hour: u64,
 }
 
-/// The position of a hit among all hits. When reading files, hits act in this order.
+/// The position of a hit among all hits. When reading files, waiting hits act in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HitOrder {
     pub(crate) time_ns: i64,
@@ -297,8 +297,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     /// Processes a hit of a rule. If `hold_ns` is 0, as always live, the hit acts now. Otherwise a
-    /// hit that belongs to no open dump acts when the clock has passed the hit by the hold time.
-    /// `None`: the hit waits.
+    /// hit that belongs to no open dump waits, usually until the clock has passed the hit by the
+    /// hold time. `None`: the hit waits.
     pub(crate) fn hit(&mut self, hit: TriggerHit<K>, orders: &mut Vec<Order<K>>) -> Option<Acted> {
         if !self.armed {
             self.suppress(hit.order.rule, Reason::Single, 1);
@@ -395,8 +395,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
 
     /// A module found at `now_ns` that a flow of its rule has ended. If all flows of a dump have
     /// ended, the dump ends at `until_ns`, unless its window ends earlier. If `hold_ns` is 0, as
-    /// always live, this acts now. Otherwise it acts when the clock has passed `now_ns` by the hold
-    /// time.
+    /// always live, the director acts on the end now. Otherwise it usually acts when the clock has
+    /// passed `now_ns` by the hold time.
     pub(crate) fn on_flow_ended(&mut self, flow: (usize, BiflowKey), now_ns: i64, until_ns: i64) {
         let number = self.overs;
         self.overs += 1;
@@ -532,8 +532,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         Err(why)
     }
 
-    /// The open dump with the rule, expression and window length of a hit, if the dump's window
-    /// contains the hit.
+    /// The open dump with the rule, expression, window length and dump limits of a hit, if the
+    /// dump's window contains the hit.
     fn dump_of(&mut self, hit: &TriggerHit<K>) -> Option<&mut DirectorDump<K>> {
         let key = (hit.order.rule, hit.expression.as_ref().ok()?);
         let span_ns = hit.terms.span_at(hit.order.time_ns);

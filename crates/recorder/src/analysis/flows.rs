@@ -354,8 +354,8 @@ impl EndedFlows {
         }
     }
 
-    /// Sends the ended flows. If the channel is full, waits (from files and at the end). Otherwise
-    /// keeps the flows for the next call, but drops all if there are at least [`WAITING_MAX`].
+    /// Sends the ended flows. If the channel is full: from files and at the end, waits; otherwise
+    /// keeps the flows for the next call, or drops all if there are at least [`WAITING_MAX`].
     fn tell(&mut self) {
         if self.ended.is_empty() {
             return;

@@ -66,8 +66,8 @@ impl FirstFragments {
         self.flows.insert(datagram, (flow, time_ns));
     }
 
-    /// The flow of a later fragment, if the first fragment of its datagram was seen at most
-    /// [`APART_MAX_NS`] before or after.
+    /// The flow of a later fragment with this time, if the first fragment of its datagram was seen,
+    /// with a time at most [`APART_MAX_NS`] earlier or later.
     pub(crate) fn flow(&self, packet: &Parsed, time_ns: i64) -> Option<FlowKey> {
         if !packet.is_later_fragment() {
             return None;

@@ -22,7 +22,7 @@ use crate::{
 /// knows only one common time range.
 const KEPT: usize = 1024;
 const KEPT_OF_FILES: usize = 8192;
-/// Live: minimum time between two reports of late packets, ns.
+/// Live: minimum time between two reports of late packets, ns. The report at the end does not wait.
 const MINUTE_NS: i64 = 60_000_000_000;
 
 /// The window of a dump that was started.

@@ -46,7 +46,7 @@ pub(crate) trait RingReader {
     /// ms at a time, otherwise at most 100 ms.
     fn has_deadline(&self) -> bool;
 
-    /// Time until the next action that needs no packet. `None`: no such action is known.
+    /// The thread waits no longer than this. `None`: only [`Self::has_deadline`] limits the wait.
     fn next_in(&self) -> Option<Duration> {
         None
     }

@@ -1,10 +1,10 @@
 //! Machine code for the filters of rules and dumps.
 //!
-//! Filters that are known before the threads start are compiled at the start, so that short runs
-//! use machine code too. Later filters (for example for dumps, or for link types that appear inside
-//! a file) go to a compiler thread. Until the thread has compiled a program, the interpreter runs
-//! the program. The interpreter also runs programs that cannot be compiled; the user is informed
-//! once.
+//! Filters that are known before the threads start are compiled at the start, unless there are too
+//! many, so that short runs use machine code too. Later filters (for example for dumps, or for link
+//! types that appear inside a file) go to a compiler thread. Until the thread has compiled a
+//! program, the interpreter runs the program. The interpreter also runs programs that cannot be
+//! compiled; the user is informed once.
 
 use std::sync::{
     Mutex, OnceLock,
@@ -29,7 +29,7 @@ const JOINED_COST: usize = 4;
 pub(crate) struct NativeCode {
     /// The compiler thread, after the start. `None`: the system refused to start a thread.
     compiler: OnceLock<Option<Compiler>>,
-    /// Number of programs that may still be compiled in the caller's thread.
+    /// The cost, in single programs, that may still be compiled in the caller's thread.
     at_once: AtomicUsize,
     /// Programs for the compiler thread, until the thread runs.
     later: Mutex<Vec<NativeJob>>,

@@ -62,9 +62,9 @@ pub(crate) struct DirectorDumps<K> {
     by_key: HashMap<(usize, K), Vec<u64>>,
     /// By rule and flow: the IDs of the open dumps.
     by_flow: HashMap<(usize, BiflowKey), Vec<u64>>,
-    /// Close times and IDs.
+    /// Close times and IDs of the dumps that are not frozen.
     closing: BTreeSet<(i64, u64)>,
-    /// Deadlines and IDs.
+    /// Deadlines and IDs of the dumps that are not frozen.
     deadlines: BTreeSet<(i64, u64)>,
     /// Number of dumps that a limit of packets or bytes may end.
     limited: usize,

@@ -46,7 +46,7 @@ pub(crate) fn mode(offline: bool) -> FilterMode {
 /// The link types of the sources.
 pub(crate) struct LinkTypes<'a> {
     pub(crate) known: &'a [LinkType],
-    /// Finds the link types that appear only further inside the files. This is expensive.
+    /// Finds more link types, for example those further inside the files. This may be expensive.
     pub(crate) more: &'a dyn Fn() -> Vec<LinkType>,
 }
 
@@ -58,7 +58,7 @@ impl<'a> LinkTypes<'a> {
         Self { known, more }
     }
 
-    /// Succeeds if `compile` succeeds for any known link type, or else for any later link type.
+    /// Succeeds if `compile` succeeds for any known link type, or else for any of [`Self::more`].
     /// Otherwise returns the first error.
     pub(crate) fn first_or_any(
         &self,
@@ -171,8 +171,8 @@ impl PreparedFilter {
         said.collect()
     }
 
-    /// Compiles for the known link types. If all fail, compiles for the link types further inside
-    /// the files, until one succeeds. Fails if the filter compiles for no link type.
+    /// Compiles for the known link types. If all fail, compiles for [`LinkTypes::more`] until one
+    /// succeeds. Fails if the filter compiles for none of these link types.
     pub(crate) fn check(&mut self, link_types: &LinkTypes<'_>) -> Result<(), FilterError> {
         link_types.first_or_any(|link_type| {
             self.prepare(link_type);

@@ -54,7 +54,7 @@ pub(crate) struct ShardSlot {
     found: Mutex<FileFindings>,
     moved: Condvar,
     /// Live, with a reader: a lower bound of the times of the packets that the reader has still to
-    /// analyze, ns of ring time.
+    /// analyze, of producers that promise watermarks, ns of ring time.
     pub(crate) promised_ns: AtomicI64,
     pub(crate) counters: Arc<ShardCounters>,
     /// Packets that the reader did not analyze, until the analyzer takes these gaps.
@@ -88,7 +88,7 @@ struct FileFindings {
 pub(crate) enum AnalysisPlacement {
     /// The analyzer analyzes all packets, with one shard.
     Analyzer,
-    /// Live: each inserter runs the reader of its own shard, and the analyzer's thread runs the
+    /// Live: each inserter runs the reader of its own shard. The analyzer's thread may run the
     /// readers of inserters that have no time.
     Inserters,
     /// Live: reader threads, one for each shard. The readers divide the producers.
@@ -194,7 +194,7 @@ impl ShardSlots {
         self.armed.load(Relaxed)
     }
 
-    /// Live: a lower bound of the times of the packets that the readers have still to analyze, ns.
+    /// Live: the smallest [`ShardSlot::promised_ns`] of all shards.
     pub(crate) fn promised_ns(&self) -> i64 {
         // Acquire, pairs with Release in `ShardSlot::promise`: the hits before this time are in the
         // queues.
@@ -353,7 +353,8 @@ impl ShardSlot {
         self.promised_ns.load(Acquire)
     }
 
-    /// Live: the reader has queued all hits among packets older than `promised_ns`.
+    /// Live: the reader has queued all hits among packets older than `promised_ns`, of producers
+    /// that promise watermarks.
     pub(crate) fn promise(&self, promised_ns: i64) {
         self.promised_ns.store(promised_ns, Release);
     }

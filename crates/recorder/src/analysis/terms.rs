@@ -61,8 +61,7 @@ pub struct TriggerRequest {
     /// The reason in the words of the person who asked: an alert, a ticket. The report, the sidecar
     /// and the file's first comment contain it; of longer texts the first 1,000 bytes.
     pub reason: Option<String>,
-    /// How many of a rule's dumps are kept, and for how long, in addition to the limits for all
-    /// dumps.
+    /// Limits on the bytes and the age of a rule's dumps, in addition to the limits for all dumps.
     pub keep: Option<RetentionLimit>,
 }
 

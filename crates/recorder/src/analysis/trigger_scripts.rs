@@ -34,8 +34,8 @@ pub(crate) struct TriggerScripts {
     modules: Vec<Module>,
     /// Packets of the chunk whose flows a script or module shunts.
     shunted: u64,
-    /// The pairs of addresses that scripts and modules join. `None`: the packets are not divided by
-    /// pairs.
+    /// The hash that assigns pairs of addresses to shards, with the pairs that scripts and modules
+    /// join. `None`: the packets are not divided by pairs.
     pub(crate) shard_hash: Option<ShardHash>,
     /// Whether a script or module may join pairs.
     joins: bool,
@@ -263,8 +263,8 @@ impl TriggerScripts {
         place < MANY && found >> place & 1 == 1
     }
 
-    /// Takes the output of scripts and modules, and once for each disabled script or module the
-    /// reason.
+    /// Takes the output of scripts and modules, messages about joined pairs, and once for each
+    /// disabled script or module the reason.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         let take = |script: &mut TriggerScript| script.news.take(&mut script.trigger);
         let scripts = self.scripts.iter_mut().flat_map(take);

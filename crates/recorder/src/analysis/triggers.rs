@@ -60,7 +60,7 @@ pub(crate) struct Rule {
     /// decide.
     pub(crate) prepared: PreparedFilter,
     /// Number of hits of the rule while the rule was enabled, found by shards or by the scan of the
-    /// past. The analyzer counts, any thread may read. The number is ordered with no other access.
+    /// past. The analyzer counts, any thread may read. No other data is published with the number.
     pub(crate) hits: Arc<AtomicU64>,
     pub(crate) is_enabled: bool,
     /// The scan of the past for the rule. Each shard notes from which records on it tries the rule.
@@ -185,7 +185,7 @@ impl SharedRules {
         lock(&self.rules).remove_all(&ids);
     }
 
-    /// Submits the functions that newly join several rules for compilation.
+    /// Submits for compilation the functions into which the set has newly joined several rules.
     pub(crate) fn join(&self) {
         lock(&self.rules).join();
     }

@@ -52,8 +52,8 @@ impl<'c, 'b> BatchWalk<'c, 'b> {
     }
 
     /// Passes the packets before `record`. From files, each packet moves the director's clock.
-    /// Live, packets that are too new for all closed windows are skipped; other packets are checked
-    /// for lateness.
+    /// Live, packets of a batch that is too new for all closed windows are skipped. Other packets
+    /// are checked for lateness.
     fn go_to(&mut self, record: u64) {
         let count = record.saturating_sub(self.next);
         if count == 0 {

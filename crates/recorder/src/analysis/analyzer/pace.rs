@@ -1,6 +1,5 @@
-//! How often the analyzer reads the clock, and how often it repeats messages to the user. A message
-//! that may recur at any rate appears at most a few times a minute. A summary once a minute counts
-//! the rest.
+//! How often the analyzer reads the clock, and how often it reports refused hits and unseen packets
+//! to the user: at most about ten times a minute. A summary once a minute counts the rest.
 
 use crate::{
     analysis::chunk::MANY,
@@ -170,7 +169,7 @@ impl UnseenPackets {
     }
 
     /// Counts `packets` more, at `mono_ns` on the monotonic clock. Returns a message at once, and
-    /// then once a minute.
+    /// then at most once a minute.
     pub(super) fn add(&mut self, packets: u64, mono_ns: i64) -> Option<String> {
         self.packets += packets;
         self.unreported += packets;

@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl<K: Eq + Hash + Clone> Director<K> {
-    /// Gives alerts a share of the bytes per hour, and on request of the dumps per minute. Takes a
-    /// share away that alerts no longer have.
+    /// If alerts may arrive, gives them a share of the bytes per hour, and on request of the dumps
+    /// per minute. Otherwise removes these shares.
     pub(super) fn share_with_alerts(&mut self) {
         let is_expected = self.config.are_alerts_expected;
         let per_minute = is_expected && self.config.limits.alerts_per_minute;
@@ -41,7 +41,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.share_with_alerts();
     }
 
-    /// Whether a rule has as many dumps open as its own limit allows.
+    /// Whether a rule has as many dumps open as its own limits or its module's limit allow.
     fn has_most(&self, rule: usize, limits: RuleLimits) -> bool {
         let of_module = self.dumps_max.get(&rule).copied();
         let most = limits.dumps_max.min(of_module.unwrap_or(u64::MAX));
