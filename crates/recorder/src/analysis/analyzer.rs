@@ -82,8 +82,8 @@ pub(crate) struct AnalyzerParts {
     pub(crate) window: DumpWindow,
     /// Settings for alerts, and the alerts of files.
     pub(crate) alerts: AlertConfig,
-    /// Windows, limits and directories of rules, by rule number. A rule without an entry has the
-    /// configured values.
+    /// The terms of rules, such as windows and limits, by rule number. A rule without an entry has
+    /// the configured values.
     pub(crate) terms: BTreeMap<usize, TriggerTerms>,
     pub(crate) messages: DumperMessages,
     pub(crate) events: Events,
@@ -124,8 +124,8 @@ struct Core {
     stamps: StampRestorer,
     names: InterfaceCache,
     orders: Vec<Order<DumpExpression>>,
-    /// Rules, scripts and modules by number, also the removed rules in `leaving`: for example the
-    /// name in messages and files, and whether matches are hits.
+    /// Facts about rules, scripts and modules, by number, such as their names in messages and files.
+    /// Also has the removed rules in `leaving`.
     rules: BTreeMap<usize, KnownRule>,
     /// The rules whose past is being scanned, by number.
     scans: BTreeMap<usize, ScannedRule>,

@@ -116,8 +116,8 @@ pub(crate) struct ShardSlots {
 }
 
 impl ShardSlots {
-    /// Makes one slot for each shard and divides the producers among the slots. If inserters run
-    /// the shards, each producer has its own shard.
+    /// Makes one slot for each shard. If inserters run the shards, `shards` must have one shard for
+    /// each producer.
     pub(crate) fn new(shards: Vec<Shard>, placement: AnalysisPlacement) -> Self {
         let is_read = placement.has_readers();
         let slot = |(number, mut shard): (usize, Shard)| {

@@ -14,8 +14,8 @@ const ASKED_BY_BYTES: usize = 256;
 /// Bytes that are kept of the reason.
 const REASON_BYTES: usize = 1000;
 
-/// The request of a trigger. The recorder's configuration applies to all that a request leaves out
-/// (everything, by default).
+/// The request of a trigger. The recorder's configuration applies to all that a request leaves out.
+/// The default leaves out everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TriggerRequest {
     /// Packet time before the trigger, of any length. Packets that the ring no longer has are
@@ -46,8 +46,8 @@ pub struct TriggerRequest {
     /// For a rule: maximum number of dumps started in any minute, in addition to the shared limit;
     /// 0: no limit.
     pub dumps_per_minute: Option<u64>,
-    /// For a rule: bytes written in any hour before the rule starts no further dump. 0 or `None`:
-    /// the rule has no limit.
+    /// For a rule: after its dumps wrote this number of bytes in an hour, the rule starts no further
+    /// dump. 0 or `None`: the rule has no limit.
     pub bytes_per_hour: Option<u64>,
     /// For a rule: its first dump disables the rule.
     pub single: bool,
@@ -97,7 +97,8 @@ pub(crate) struct RuleLimits {
     pub(crate) dumps_max: u64,
     /// Maximum number of dumps started in any minute; `u64::MAX`: no limit.
     pub(crate) dumps_per_minute: u64,
-    /// Bytes written in any hour before the rule starts no further dump; `u64::MAX`: no limit.
+    /// After its dumps wrote this number of bytes in an hour, the rule starts no further dump.
+    /// `u64::MAX`: no limit.
     pub(crate) bytes_per_hour: u64,
     /// The first dump disables the rule.
     pub(crate) is_single: bool,

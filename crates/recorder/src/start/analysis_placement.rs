@@ -49,8 +49,8 @@ pub(crate) struct Situation {
     pub(crate) readers: usize,
     /// Whether all packets of a flow, in both directions, arrive at one queue.
     pub(crate) flows_together: bool,
-    /// Which packets one instance of the trigger scripts must see; of several scripts, the value
-    /// for the most packets. `None`: no trigger scripts.
+    /// Which packets one instance of a trigger script or module must see; of several, the value for
+    /// the most packets. `None`: no trigger scripts or modules.
     pub(crate) triggers: Option<Partition>,
     /// Which packets one instance of the dump script must see; `None`: no dump script.
     pub(crate) dump: Option<Partition>,
@@ -65,8 +65,8 @@ pub(crate) struct Situation {
 }
 
 /// Chooses the threads and the number of shards. Also returns a message if fewer threads analyze
-/// packets than requested, unless the limit [`SHARDS`] alone is the reason. The error is a message
-/// for the user.
+/// packets than requested, or than [`SHARDS`] if packets are divided by shard numbers. The error is
+/// a message for the user.
 pub(crate) fn choose(
     analyzers: Analyzers,
     it: Situation,

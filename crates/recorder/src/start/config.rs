@@ -23,7 +23,7 @@ use crate::{
 /// The configuration of a recorder: what to record and what to dump.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Files, merged by time and complete, instead of live sources.
+    /// The sources are files, read completely and merged by time, instead of live sources.
     pub offline: bool,
     /// Size of the ring, bytes.
     pub ring_bytes: u64,
@@ -101,8 +101,8 @@ pub struct Config {
     pub count: Option<u64>,
     /// Stop after this time; offline, of packet time.
     pub duration: Option<Duration>,
-    /// The directory for dumps. `None`: the working directory. The recorder does not try the
-    /// working directory at the start, because there is nothing to dump.
+    /// The directory for dumps. `None`, for a recorder that dumps nothing: the working directory,
+    /// which the recorder does not check at the start.
     pub directory: Option<PathBuf>,
     /// File format of dumps.
     pub format: DumpFormat,
@@ -113,8 +113,8 @@ pub struct Config {
     /// Write the SHA-256 of dumps' files into their sidecars. The default is true if the processor
     /// has instructions for SHA-256.
     pub sha256: bool,
-    /// How many dumps are kept in the directory, and for how long, including dumps of earlier
-    /// recorders. `requests` has the limits for dumps of single rules.
+    /// Limits on the bytes and the age of all dumps in the directory, including dumps of earlier
+    /// recorders. `requests` has the limits for the dumps of each rule.
     pub keep: RetentionLimit,
     /// Dumps are deleted if the file system of the directory is full, or has less room than this.
     /// `None`: no dump is deleted for lack of room.
@@ -221,7 +221,8 @@ pub struct Scripts {
     pub dump: Option<Script>,
     /// Modules over flows. They run after `triggers`, one instance in each shard.
     pub modules: Vec<Script>,
-    /// How the flows of modules are distinguished, and how many flows each module may have.
+    /// How the flows of modules are distinguished, when they time out, and how many flows each
+    /// module may have in each shard.
     pub module_flows: TrackerConfig,
 }
 

@@ -221,9 +221,9 @@ impl RecorderSummary {
 }
 
 impl RecorderStatus {
-    /// Any thread may call this. Reads the analyzer's ledger first, and then the number of
-    /// published packets, each under its lock. All packets in the ledger were published before, so
-    /// the difference `unread` is never negative.
+    /// Any thread may call this. Reads the analyzer's ledger first, under its lock, and then the
+    /// number of published packets. All packets in the ledger were published before, so the
+    /// difference `unread` is never negative.
     pub(super) fn of(common: &RecorderShared, handle: &RecorderHandle) -> Self {
         let counters = &common.counters;
         let reading = counters.reading();

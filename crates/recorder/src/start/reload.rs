@@ -107,8 +107,8 @@ impl RecorderHandle {
     /// that are expressions, with their names and requests, `dump`, `manual_dump`, `past`,
     /// `future`, `dump_packets`, `dump_bytes`, `hold_off`, `max_dumps`, `dumps_per_minute`,
     /// `limit_alerts_per_minute`, `bytes_per_hour`, `when_full` and `cutoffs`. Ignores all other
-    /// settings, except that scripts must be the same. Each packet is analyzed by either the old
-    /// rules or the new rules. May take as long as compiling the new rules.
+    /// settings, except that trigger scripts and modules must stay. Each packet is analyzed by
+    /// either the old rules or the new rules. May take as long as compiling the new rules.
     ///
     /// # Errors
     /// [`CommandError`]: nothing has changed, except after [`CommandError::Late`]: the change will

@@ -62,7 +62,7 @@ impl RecorderHandle {
         Ok(self.rules.prepare(expression)?.reads_headers_only())
     }
 
-    /// The last 10,000 finished dumps, in the order of triggers, and the number of dumps that
+    /// The last 10,000 finished dumps, in the order of triggers, and the counts of the dumps that
     /// finished before these.
     ///
     /// # Errors

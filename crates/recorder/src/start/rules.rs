@@ -36,7 +36,8 @@ use crate::{
     },
 };
 
-/// An expression that matches no packet, on every link type: for a rule that is only for alerts.
+/// An expression that matches no packet (except of 0 bytes), on every link type: for a rule that is
+/// only for alerts.
 pub const NO_PACKET: &str = "less 0";
 
 /// Commands and reloads add no rule beyond this number of rules.
@@ -166,8 +167,8 @@ pub struct RuleStatus {
     /// separate counters, because there are more than 256 rules. Only [`RecorderHandle::rule`] and
     /// [`RecorderHandle::rules`] fill this field in.
     pub last_hit_ns: Option<i64>,
-    /// Whether the rule belongs to the configuration ([`RecorderHandle::reload`]), and was not
-    /// added by a command.
+    /// Whether the rule belongs to the configuration. A rule that a command added belongs to the
+    /// configuration only after a [reload](RecorderHandle::reload) with the same rule.
     pub is_configured: bool,
     /// The scan of the past for this expression; `None`: only new packets were tried.
     pub scan: Option<RuleScanStatus>,

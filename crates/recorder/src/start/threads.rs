@@ -30,12 +30,12 @@ use crate::{
     start::recorder::StartError,
 };
 
-/// How long the analyzer waits for records at most, while a clock may end a window or the wait of a
-/// hit. From files, this is always the limit.
+/// How long the analyzer waits for records at most while a dump is open, and a reader of a shard
+/// while a dump is open or unfinished. From files, this is always the limit of readers.
 const ANALYZER_WAIT: Duration = Duration::from_millis(10);
-/// How long the analyzer waits at most, live, while no dump is open: longer than an engine holds
-/// packets back on a busy link. So on a busy link only packets wake the analyzer, or only hits if
-/// inserters analyze packets.
+/// Live: the limit at other times. It is longer than an engine holds packets back on a busy link.
+/// So on a busy link packets wake the analyzer before this timeout, unless inserters analyze the
+/// packets: then no packet wakes the analyzer.
 const NO_DUMP_ANALYZER_WAIT: Duration = Duration::from_millis(100);
 /// Live: an analyzer that has read all records sleeps for this time, and only then asks producers
 /// to wake it, if its last wait was shorter than this time. Without the sleep, on a link that is
