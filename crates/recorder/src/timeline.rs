@@ -68,7 +68,7 @@ pub struct Timeline {
     /// Triggered dumps; `None`: the slot is in the future, or the recorder has forgotten a trigger
     /// at or after the start of the slot.
     pub triggers: Vec<Option<u64>>,
-    /// Peaks, if the client asked for them.
+    /// Peaks, if the client asked for peaks.
     pub peaks: Option<Peaks>,
 }
 

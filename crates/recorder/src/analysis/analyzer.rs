@@ -76,7 +76,7 @@ const ROUND_NS: i64 = 5_000_000;
 #[derive(Debug)]
 pub(crate) struct AnalyzerParts {
     pub(crate) native: Arc<NativeCode>,
-    /// Dump expression of a trigger command that sets none.
+    /// Dump expression of a trigger command without its own expression.
     pub(crate) manual: DumpExpression,
     /// Window of a trigger that does not set its own.
     pub(crate) window: DumpWindow,
@@ -124,7 +124,7 @@ struct Core {
     stamps: StampRestorer,
     names: InterfaceCache,
     orders: Vec<Order<DumpExpression>>,
-    /// Facts about rules, scripts and modules, by number, such as their names in messages and files.
+    /// Facts about rules, scripts and modules by number, such as their names in messages and files.
     /// Also has the removed rules in `leaving`.
     rules: BTreeMap<usize, KnownRule>,
     /// The rules whose past is being scanned, by number.

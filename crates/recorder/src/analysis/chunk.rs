@@ -1,9 +1,9 @@
 //! Up to 64 records of one producer in their order, as arrays: the frames for filters, and the
 //! times for windows. Shards and the dumper test all records of a chunk together.
 //!
-//! Filling a chunk from the ring usually reads only descriptors. The ring prefetches the first bytes
-//! of each payload some records ahead, so that a filter usually finds the headers in the cache. The
-//! few matching records of a chunk are read again.
+//! Filling a chunk from the ring reads only descriptors, except of extended records. The ring
+//! prefetches the first bytes of each payload some records ahead, so that a filter usually finds the
+//! headers in the cache. The few matching records of a chunk are read again.
 
 use std::ops::Range;
 

@@ -35,7 +35,7 @@ pub(crate) struct DumpExpression {
     what: ExpressionKind,
     /// The interface of the trigger packet; 0 without a trigger packet.
     pub(crate) interface: u16,
-    /// Directory of the dump, if the rule or the trigger command requests one.
+    /// Directory of the dump, if the request of the rule or command names a directory.
     pub(crate) into: Option<SubDirectory>,
     /// The link type of the trigger packet, if a script or module made the expression.
     pub(crate) made_for: Option<LinkType>,

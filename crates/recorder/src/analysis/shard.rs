@@ -114,8 +114,8 @@ pub(crate) struct KnownRule {
     /// Whether matches of the rule are hits.
     pub(crate) is_enabled: bool,
     /// Number of hits of the rule while the rule was enabled, found by shards or by the scan of the
-    /// past. Any thread may read the number. No other data is published with it. `None` for scripts
-    /// and modules.
+    /// past. Any thread may read the number. No other data is published with this number. `None` for
+    /// scripts and modules.
     pub(crate) hits: Option<Arc<AtomicU64>>,
     /// For a module: the maximum number of its open dumps. `None` for rules and scripts.
     pub(crate) dumps_max: Option<u64>,

@@ -516,7 +516,7 @@ fn run_joint(
     any
 }
 
-/// Whether the rule's own filter must confirm what the set finds.
+/// Whether the rule's own filter must decide about packets, alone or after a look-up in the set.
 fn is_asked(placement: RulePlacement) -> bool {
     matches!(
         placement,

@@ -551,8 +551,8 @@ fn host() -> String {
     uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Number of buckets of a ring for this number of capture threads, and bytes of each bucket. `None`:
-/// the ring is too small.
+/// Number of buckets of a ring for this number of capture threads, and bytes of each bucket.
+/// `None`: the ring is too small.
 #[must_use]
 pub fn planned_buckets(config: &Config, threads: usize) -> Option<(usize, usize)> {
     let now = Now {

@@ -155,7 +155,7 @@ pub struct RecorderStatus {
     pub processing: Vec<ProcessingHistogram>,
     /// The behavior if dumps and pins need all buckets of the ring.
     pub when_full: Mode,
-    /// Live: the running threads.
+    /// Live: the running threads of the data path.
     pub threads: Vec<ThreadStatus>,
     /// Results of the commands of dumps; `None`: there are no commands.
     pub post: Option<PostCounts>,

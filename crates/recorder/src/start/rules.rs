@@ -163,9 +163,9 @@ pub struct RuleStatus {
     pub is_enabled: bool,
     /// Number of hits of this expression; `None`: a script, whose hits are not counted here.
     pub hits: Option<u64>,
-    /// Time stamp of the last hit, ns since the UNIX epoch. `None`: no hit, or the rule has no
-    /// separate counters, because there are more than 256 rules. Only [`RecorderHandle::rule`] and
-    /// [`RecorderHandle::rules`] fill this field in.
+    /// Time stamp of the last hit under this name, ns since the UNIX epoch. `None`: no hit, or the
+    /// name has no separate counters, because there are more than 256 rules. Only
+    /// [`RecorderHandle::rule`] and [`RecorderHandle::rules`] fill this field in.
     pub last_hit_ns: Option<i64>,
     /// Whether the rule belongs to the configuration. A rule that a command added belongs to the
     /// configuration only after a [reload](RecorderHandle::reload) with the same rule.

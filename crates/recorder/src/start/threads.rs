@@ -35,13 +35,13 @@ use crate::{
 const ANALYZER_WAIT: Duration = Duration::from_millis(10);
 /// Live: the limit at other times. It is longer than an engine holds packets back on a busy link.
 /// So on a busy link packets wake the analyzer before this timeout, unless inserters analyze the
-/// packets: then no packet wakes the analyzer.
+/// packets.
 const NO_DUMP_ANALYZER_WAIT: Duration = Duration::from_millis(100);
-/// Live: an analyzer that has read all records sleeps for this time, and only then asks producers
-/// to wake it, if its last wait was shorter than this time. Without the sleep, on a link that is
-/// never idle, each publication would wake the analyzer by a system call of the inserter. If
-/// packets arrive in blocks, waits are longer, and one wake-up serves a block. There a timer would
-/// cost more, because it wakes a sleeping CPU.
+/// Live: if the last wait of an analyzer or reader was shorter than this time, it next sleeps for
+/// this time, and only then asks producers to wake it. Without the sleep, on a link
+/// that is never idle, many publications would wake the analyzer by a system call of the inserter.
+/// If packets arrive in blocks, waits are longer, and one wake-up serves a block. There a timer
+/// would cost more, because it wakes a sleeping CPU.
 const ANALYZER_PAUSE: Duration = Duration::from_millis(2);
 
 /// Starts the thread of a live dumper.

@@ -207,8 +207,8 @@ fn sort(cells: &mut Vec<PeakCell>) {
 }
 
 impl BucketSummary {
-    /// Drops cells, so that few of many remain: the cells with the most packets and bytes, and the
-    /// largest cells of each part of the bucket's time range and of each series.
+    /// Drops cells, so that few of many remain: the cells with the most packets and bytes, and for
+    /// each series the largest cells of each part of the bucket's time range.
     fn compact(&mut self) {
         self.is_compact = true;
         let (Some(first), Some(last)) = (self.cells.first(), self.cells.last()) else {
