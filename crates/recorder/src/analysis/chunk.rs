@@ -2,8 +2,8 @@
 //! times for windows. Shards and the dumper test all records of a chunk together.
 //!
 //! Filling a chunk from the ring reads only descriptors, except of extended records. The ring
-//! prefetches the first bytes of each payload some records ahead, so that a filter usually finds the
-//! headers in the cache. The few matching records of a chunk are read again.
+//! prefetches the first bytes of each payload some records ahead, so that a filter usually finds
+//! the headers in the cache. The few matching records of a chunk are read again.
 
 use std::ops::Range;
 

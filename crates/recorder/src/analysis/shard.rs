@@ -114,7 +114,7 @@ pub(crate) struct KnownRule {
     /// Whether matches of the rule are hits.
     pub(crate) is_enabled: bool,
     /// Number of hits of the rule while the rule was enabled, found by shards or by the scan of the
-    /// past. Any thread may read the number. No other data is published with this number. `None` for
+    /// past. Any thread may read the number, with which no other data is published. `None` for
     /// scripts and modules.
     pub(crate) hits: Option<Arc<AtomicU64>>,
     /// For a module: the maximum number of its open dumps. `None` for rules and scripts.

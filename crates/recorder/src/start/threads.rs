@@ -37,8 +37,8 @@ const ANALYZER_WAIT: Duration = Duration::from_millis(10);
 /// So on a busy link packets wake the analyzer before this timeout, unless inserters analyze the
 /// packets.
 const NO_DUMP_ANALYZER_WAIT: Duration = Duration::from_millis(100);
-/// Live: if the last wait of an analyzer or reader was shorter than this time, it next sleeps for
-/// this time, and only then asks producers to wake it. Without the sleep, on a link
+/// Live: when an analyzer or reader has read all records, and its last wait was shorter than this
+/// time, it sleeps for this time before it asks producers to wake it. Without the sleep, on a link
 /// that is never idle, many publications would wake the analyzer by a system call of the inserter.
 /// If packets arrive in blocks, waits are longer, and one wake-up serves a block. There a timer
 /// would cost more, because it wakes a sleeping CPU.
