@@ -111,7 +111,7 @@ impl DumpFunction {
     }
 }
 
-/// The templates of scripts and modules, by link type and text.
+/// The templates of the texts that scripts and modules return, by link type and text.
 #[derive(Debug, Default)]
 pub(crate) struct TextTemplates {
     live: bool,

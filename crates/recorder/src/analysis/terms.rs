@@ -97,8 +97,8 @@ pub(crate) struct RuleLimits {
     pub(crate) dumps_max: u64,
     /// Maximum number of dumps started in any minute; `u64::MAX`: no limit.
     pub(crate) dumps_per_minute: u64,
-    /// After its dumps wrote this number of bytes in an hour, the rule starts no further dump.
-    /// `u64::MAX`: no limit.
+    /// After the rule's dumps wrote this number of bytes in an hour, the rule starts no further
+    /// dump. `u64::MAX`: no limit.
     pub(crate) bytes_per_hour: u64,
     /// The first dump disables the rule.
     pub(crate) is_single: bool,

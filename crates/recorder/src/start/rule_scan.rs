@@ -41,7 +41,8 @@ use crate::{
 const SCAN_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of hits that go to the analyzer together.
 const HITS_MAX: usize = 256;
-/// After this time a further hit goes to the analyzer with the hits before it, ns.
+/// If the last hits went to the analyzer this long ago, ns, the next hit is sent at once, with the
+/// hits before it.
 const HITS_AGE_NS: i64 = 10_000_000;
 /// Pause between two checks whether the last records to try are published. Inserters publish after
 /// 1 ms at the latest.

@@ -36,7 +36,7 @@ use crate::{
     },
 };
 
-/// An expression that matches no packet (except of 0 bytes), on every link type: for a rule that is
+/// An expression that matches no packet of 1 byte or more, on every link type: for a rule that is
 /// only for alerts.
 pub const NO_PACKET: &str = "less 0";
 
@@ -796,7 +796,7 @@ fn no_rule(name: &str) -> CommandError {
     CommandError::Refused(format!("there is no rule '{name}'"))
 }
 
-/// A scan is requested for a filter that has already tried packets of the past.
+/// A scan is requested for a rule that already has this filter.
 pub(super) fn no_second_try(name: &str) -> CommandError {
     CommandError::NoScan(format!(
         "rule '{name}' has this filter already, and has tried the packets since it was added: remove the rule first, or test the filter"

@@ -33,9 +33,9 @@ use crate::{
 /// How long the analyzer waits for records at most while a dump is open, and a reader of a shard
 /// while a dump is open or unfinished. From files, this is always the limit of readers.
 const ANALYZER_WAIT: Duration = Duration::from_millis(10);
-/// Live: the limit at other times. It is longer than an engine holds packets back on a busy link.
-/// So on a busy link packets wake the analyzer before this timeout, unless inserters analyze the
-/// packets.
+/// Live: how long the analyzer, or a reader of a shard, waits for records at most while all dumps
+/// are finished. This is longer than an engine holds packets back on a busy link. So there packets
+/// wake the analyzer before this timeout, unless inserters analyze the packets.
 const NO_DUMP_ANALYZER_WAIT: Duration = Duration::from_millis(100);
 /// Live: when an analyzer or reader has read all records, and its last wait was shorter than this
 /// time, it sleeps for this time before it asks producers to wake it. Without the sleep, on a link

@@ -28,7 +28,7 @@ use retroscope_ring::{
 use super::{TimelinePackets, TimelineSlots};
 use crate::control::lock;
 
-/// Length of an interval, ns.
+/// Length of the intervals of summaries, ns.
 const INTERVAL_NS: i64 = 1_000_000;
 /// Largest number of records that a request reads, so that a request takes at most some 50 ms.
 pub(super) const RECORDS_MAX: u64 = 4 << 20;
