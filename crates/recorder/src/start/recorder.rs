@@ -1,4 +1,4 @@
-//! A running recorder: its threads, started, watched and joined.
+//! A running recorder: its state, its events, and the end of its threads.
 
 use std::{
     cell::RefCell,
