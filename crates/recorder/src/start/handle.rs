@@ -149,7 +149,7 @@ impl RecorderHandle {
         self.waker.wake();
     }
 
-    /// Ends everything; unfinished files stay as they are.
+    /// Ends everything; unfinished dumps stay incomplete.
     pub fn abort(&self) {
         self.control.abort();
         self.stop();
