@@ -46,7 +46,8 @@ pub(crate) trait RingReader {
     /// ms at a time, otherwise at most 100 ms.
     fn has_deadline(&self) -> bool;
 
-    /// The thread waits no longer than this. `None`: only [`Self::has_deadline`] limits the wait.
+    /// The longest time that the thread may wait now. `None`: only [`Self::has_deadline`] limits the
+    /// wait.
     fn next_in(&self) -> Option<Duration> {
         None
     }

@@ -29,7 +29,7 @@ const JOINED_COST: usize = 4;
 pub(crate) struct NativeCode {
     /// The compiler thread, after the start. `None`: the system refused to start a thread.
     compiler: OnceLock<Option<Compiler>>,
-    /// The cost, in single programs, that may still be compiled in the caller's thread.
+    /// How much may still be compiled in the caller's thread, counted in single programs.
     at_once: AtomicUsize,
     /// Programs for the compiler thread, until the thread runs.
     later: Mutex<Vec<NativeJob>>,

@@ -65,8 +65,8 @@ pub(crate) struct Situation {
 }
 
 /// Chooses the threads and the number of shards. Also returns a message if fewer threads analyze
-/// packets than requested, or than [`SHARDS`] if packets are divided by shard numbers. The error is
-/// a message for the user.
+/// packets than requested, unless [`SHARDS`] threads divide the packets by shard numbers. The error
+/// is a message for the user.
 pub(crate) fn choose(
     analyzers: Analyzers,
     it: Situation,

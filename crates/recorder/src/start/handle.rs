@@ -67,8 +67,8 @@ pub enum CommandError {
     RuleExists {
         /// Name of the rule.
         name: String,
-        /// Whether the existing rule has the requested expression and request, and is enabled or
-        /// disabled as requested.
+        /// Whether the existing rule equals the requested rule, and is enabled or disabled as
+        /// requested.
         is_as_wanted: bool,
     },
     /// A new pin was requested, but a pin of this name exists.

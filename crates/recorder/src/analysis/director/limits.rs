@@ -41,7 +41,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.share_with_alerts();
     }
 
-    /// Whether a rule has as many dumps open as its own limits or its module's limit allow.
+    /// Whether a rule has as many dumps open as its own limit, or the limit of its module, allows.
     fn has_most(&self, rule: usize, limits: RuleLimits) -> bool {
         let of_module = self.dumps_max.get(&rule).copied();
         let most = limits.dumps_max.min(of_module.unwrap_or(u64::MAX));
