@@ -46,7 +46,7 @@ pub(crate) trait RingReader {
     /// ms at a time, otherwise at most 100 ms.
     fn has_deadline(&self) -> bool;
 
-    /// The longest time that the thread may wait now. `None`: only [`Self::has_deadline`] limits the
+    /// The longest time that the thread may wait. `None`: only [`Self::has_deadline`] limits the
     /// wait.
     fn next_in(&self) -> Option<Duration> {
         None
