@@ -40,7 +40,8 @@ use crate::{
     },
 };
 
-/// A dump whose window is open or not yet wholly read.
+/// A dump before it becomes a [`DumpEnding`]: its window is open, or the dump still waits for its
+/// records, for room in its sink, or for loss counters.
 #[derive(Debug)]
 pub(super) struct ActiveDump {
     pub(super) order: DumpOrder,
@@ -76,7 +77,7 @@ pub(super) struct ActiveDump {
     pub(super) listed_ns: i64,
     /// The sink had no room for the next packet. The dump reads no further meanwhile.
     pub(super) is_stalled: bool,
-    /// The dump is listed among those that changed in this round.
+    /// [`Dumps`](super::dumps::Dumps) lists the dump among those that changed.
     pub(super) is_changed: bool,
     /// Later fragments whose first fragment has not arrived yet.
     pub(super) kept: KeptFragments,
@@ -188,7 +189,7 @@ impl ActiveDump {
         (self.close.as_ref()).is_some_and(|close| reach.covers(&close.ends))
     }
 
-    /// Whether the sink accepts packets.
+    /// Whether the sink had room when the dump last tried.
     pub(super) fn has_room(&self) -> bool {
         !self.is_stalled
     }
@@ -387,8 +388,8 @@ impl ActiveDump {
         self.miss(count.packets, count.exact, bucket.span_in(from_ns, to_ns));
     }
 
-    /// Notes that the ring overwrote reserved buckets and no longer knows which. They may have
-    /// packets up to this ring time, ns.
+    /// Notes that the ring may have overwritten and forgotten reserved buckets, with packets up to
+    /// this ring time, ns.
     fn lose_unknown(&mut self, before_ns: i64) {
         let lost = &mut self.lost;
         lost.unknown_before_ns = lost.unknown_before_ns.max(Some(before_ns));

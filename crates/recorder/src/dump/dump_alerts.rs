@@ -1,8 +1,8 @@
 //! The alerts of a dump: the frame that each alert is about, and whether the dump has that frame.
 //!
-//! If an alert arrives before the alert's frame is written (from files: analyzed), the dump marks
-//! the frame in a pcapng file. Of the first 4,096 alerts that arrived, the sidecar lists up to
-//! 1,000 with the earliest stamps, with the number of each frame in the file if it is known.
+//! A dump tracks the first 4,096 alerts that arrive. If a tracked alert arrives before its frame is
+//! written (from files: analyzed), the dump marks the frame in a pcapng file. The sidecar lists the
+//! 1,000 tracked alerts with the earliest stamps, and each frame's number in the file if known.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -40,7 +40,7 @@ const TRACKED_MAX: usize = 4096;
 /// Most alerts that a sidecar lists.
 const LISTED_MAX: usize = 1000;
 
-/// The alerts of one dump, and the written packets in which it looks for their frames.
+/// The alerts of one dump, and the written packets among which the dump looks for their frames.
 #[derive(Debug)]
 pub(super) struct DumpAlerts {
     /// The alert that opened the dump.
@@ -76,7 +76,7 @@ struct WrittenPacket {
     /// Place in the file: ring time, ns, then source.
     place: (i64, usize),
     stamp_us: i64,
-    /// Whether the packet has the direction of the first alert's packet.
+    /// Whether the packet has the direction and the ICMP type and code of the first alert's packet.
     is_forward: bool,
 }
 

@@ -4,8 +4,8 @@
 //! (offline: as far as the analyzer has got, so that a dump sees the same packets in every run).
 //! The reach also says which packets are final in order: those older than every watermark. Each
 //! round visits the buckets with records that some dump has not read ([`Dumps`] knows the buckets),
-//! oldest first. Each bucket is visited once for all dumps. Then the round emits the packets that
-//! no older packet can precede any more.
+//! oldest first. Each bucket is visited once for all dumps. After each visit the round emits the
+//! packets that no older packet can precede any more.
 //!
 //! The [pool](super::pool) does all work that may wait for a disk. A dump whose sink has no room
 //! reads no further meanwhile, and the ring may drop the dump's reservation.
@@ -108,7 +108,7 @@ pub(crate) struct Dumper {
     kept_bytes: KeptBytes,
     /// The budget for written packets that dumps of alerts remember.
     written_bytes: KeptBytes,
-    /// The dumps that still read the ring.
+    /// The dumps that read the ring, or wait for room in their sinks or for loss counters.
     active: Dumps,
     /// By number, dumps that no longer read the ring, but whose sinks still have work.
     ending: BTreeMap<u64, DumpEnding>,
@@ -249,9 +249,9 @@ impl Dumper {
         }
     }
 
-    /// Abandons all dumps: nothing more is completed except work that the sinks already have.
-    /// Packets that the sinks got are still written. The remaining `.part` files are reported as
-    /// failed dumps.
+    /// Abandons the dumps in `active`: nobody completes their files. Packets that the sinks got are
+    /// still written. The remaining `.part` files are reported as failed dumps. Dumps whose files
+    /// are being completed go on.
     pub(crate) fn abandon(&mut self, why: &str) {
         why.clone_into(&mut self.stopped);
         if let Some(post) = &self.parts.post {

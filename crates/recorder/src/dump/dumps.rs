@@ -1,10 +1,11 @@
-//! The open dumps, and an index of the dumps that have work. The cost of a round depends on the
-//! number of changes, not on the number of open dumps.
+//! The open dumps, and an index of the dumps that have work. The cost of a round usually depends on
+//! the number of dumps that change, catch up or are closed, not on the number of open dumps.
 //!
 //! At first a dump *catches up*: with its own reservation it reads the buckets of its window that
-//! are in the ring. When it has read all records within reach, it *follows*. All following dumps
-//! share one [`WindowReading`], whose reservation covers everything that is not read yet. So each
-//! new record is read once for all of them, and each bucket is released once.
+//! are in the ring. When it has read all records within reach, it *follows*, unless its window is
+//! over. All following dumps share one [`WindowReading`], whose reservation covers everything that
+//! is not read yet. So each new record is read once for all of them, and each bucket is released
+//! once.
 //!
 //! A following dump may have to stop, because its filter is compiled for a new link type or its
 //! sink has no room. It then gets its own reservation again, which the ring drops before the
@@ -61,7 +62,7 @@ pub(super) struct Dumps {
 #[derive(Debug)]
 struct SharedReading {
     reading: WindowReading,
-    /// The filters of following dumps need packets between these ring times, ns.
+    /// The filters of following dumps need only packets between these ring times, ns.
     window: (i64, i64),
 }
 
@@ -232,9 +233,9 @@ impl Dumps {
         changed
     }
 
-    /// The buckets with records within reach that some dump has not read. The oldest buckets come
-    /// first, and each producer's buckets in order. `is_waited_for`: read buckets must be released,
-    /// also of producers without new records.
+    /// The buckets with records within reach that some dump needs and can read now. The oldest
+    /// buckets come first, and each producer's buckets in order. `is_waited_for`: read buckets must
+    /// be released, also of producers without new records.
     pub(super) fn visits(&mut self, reach: &Reach, is_waited_for: bool) -> Vec<BucketVisit> {
         let mut found = HashMap::new();
         self.follow(reach, is_waited_for, &mut found);
@@ -341,8 +342,9 @@ impl Dumps {
         }
     }
 
-    /// Removes dumps that are full, or whose sinks have no room any more, from this visit. These
-    /// dumps leave this bucket and the next buckets of the pass unread.
+    /// Removes dumps whose sinks have no room any more from this visit. Also removes dumps that
+    /// have reached a limit, if they catch up or have a script. All removed dumps leave this bucket
+    /// and the next buckets of the pass unread.
     pub(super) fn leave_out_full(&mut self, visit: &mut BucketVisit, reach: &Reach) {
         let unread_ns = visit.info.min_ns.min(visit.until_ns);
         let unread_ns = unread_ns.min(reach.frontier_ns);
@@ -484,8 +486,8 @@ impl Dumps {
         }
     }
 
-    /// Stops these following dumps, until the thread `dump-compiler` has compiled their filters for
-    /// new link types.
+    /// Stops those of these dumps that follow, until the thread `dump-compiler` has compiled their
+    /// filters for new link types.
     pub(super) fn wait_for_filters(&mut self, ids: Vec<u64>) {
         self.leave(ids, self.passed.frontier_ns);
     }

@@ -1,4 +1,4 @@
-//! A dump that has read all packets that it needs, while its sink finishes the files.
+//! A dump that reads no more packets, while its sink finishes the files.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::intake::interfaces::InterfaceCache;
 /// Note about a pcapng file that Wireshark reads and tcpdump refuses.
 const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and so tcpdump, will not read it (--format pcap splits it)";
 
-/// A dump whose sink finishes its files. The ring may overwrite its window: packets that were not
-/// copied are not needed.
+/// A dump whose sink finishes its files, or only writes what it was given. The ring may overwrite
+/// the dump's window: packets that were not copied are not needed.
 #[derive(Debug)]
 pub(super) struct DumpEnding {
     pub(super) rule_number: usize,

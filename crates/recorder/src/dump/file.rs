@@ -162,7 +162,7 @@ impl DumpFile {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Finds a free number by bisection, if the template gives all dumps the same name: to try
+    /// Finds a free number by bisection. If the template gives all dumps the same name, to try
     /// thousands of taken numbers would take long. Higher numbers may be taken.
     fn first_free(&self) -> u64 {
         let (mut taken, mut free) = (NAME_TRIES_EACH - 1, 2 * NAME_TRIES_EACH);

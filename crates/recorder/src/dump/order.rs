@@ -130,8 +130,8 @@ pub(crate) struct DumpOrder {
     pub(crate) offset_ns: i64,
     pub(crate) expression: String,
     pub(crate) predicate: DumpPredicate,
-    /// The link type of the trigger packet, if a script made the filter from the packet. If the
-    /// filter cannot be compiled for this link type, the script is at fault.
+    /// The link type of the trigger packet, if a script or module made the filter. If the filter
+    /// cannot be compiled for this link type, the script or module is at fault.
     pub(crate) made_for: Option<LinkType>,
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,

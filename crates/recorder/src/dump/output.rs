@@ -249,7 +249,8 @@ impl CaptureOutput {
         stream.finish(directory, &end.verdict, digests)
     }
 
-    /// Replaces the file by a new file, in which as many runs are merged as one pass can merge.
+    /// Replaces the file by a new file, in which each group of up to [`FAN_IN`](super::runs) runs
+    /// is one run.
     fn merge(
         &self,
         directory: &Directory,

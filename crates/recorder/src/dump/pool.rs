@@ -68,7 +68,7 @@ const FILES_AT_WORK: usize = 3;
 /// Descriptors that a compressing worker may open: a capture and its compressed copy.
 const FILES_COMPRESSING: usize = 2;
 /// Time that the dumper waits for a result of the workers before it checks whether the workers
-/// still run. Workers report everything, so the check is only for bugs.
+/// still run. Workers report all results that the dumper waits for, so the check is only for bugs.
 const WRITERS_WAIT: Duration = Duration::from_millis(100);
 
 /// Resources of a pool.

@@ -78,9 +78,9 @@ impl fmt::Debug for PostConfig {
 pub struct PostCommand(Vec<String>);
 
 impl PostCommand {
-    /// Splits a text into words as a shell does, and does nothing else that a shell does. Blanks
-    /// separate words, `'…'` and `"…"` group characters. A `\` makes the next character literal,
-    /// except within `'…'`.
+    /// Splits a text into words much as a shell does, and does nothing else that a shell does.
+    /// Blanks separate words, `'…'` and `"…"` group characters. A `\` makes the next character
+    /// literal, except within `'…'`.
     ///
     /// # Errors
     /// A sentence: there is no program, its name contains a placeholder other than `{verdict}`, a

@@ -45,7 +45,7 @@ impl WindowReading {
     }
 
     /// A reading that has read all records within `reach`, and needs later records from buckets
-    /// that touch `from_ns..=to_ns`. Visits the unread buckets only.
+    /// that touch `from_ns..=to_ns`. Older buckets, which are wholly read, are not listed.
     pub(super) fn resume_at(ring: &Ring, reach: &Reach, from_ns: i64, to_ns: i64) -> Self {
         let mut infos = Vec::new();
         for producer in 0..ring.producers() {

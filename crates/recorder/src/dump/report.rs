@@ -19,7 +19,7 @@ pub struct Missing {
     /// The cause of the loss. The causes of queries are listed at
     /// [`QueryReport::missing`](crate::QueryReport::missing).
     ///
-    /// - `evicted`: overwritten in the ring before the packets were written.
+    /// - `evicted`: overwritten in the ring, or dropped to free the ring, before they were written.
     /// - `kernel`, `nic`, `no-free-bucket`, `interface-limit` and other causes of a source: lost at
     ///   intake.
     /// - `shed`: dropped on purpose; `by` has the reasons.
@@ -36,8 +36,8 @@ pub struct Missing {
     ///   packet of a dump that reached its limit.
     /// - `disk`: not written because of an error.
     /// - `restamped`: in the file with another time stamp, because its format cannot store theirs.
-    /// - `script`: the dump script failed and matches nothing from then on. Or the script made a
-    ///   filter that cannot match the trigger packet's link type; the notes say so.
+    /// - `script`: the dump script failed and matches nothing from then on. Or a script or module
+    ///   made a filter that cannot match the trigger packet's link type; the notes say so.
     /// - `stopped`: not written because the recording was aborted.
     /// - `unmatched`: the packets of the alert that opened the dump. The dump has no packet.
     pub cause: &'static str,
@@ -49,7 +49,7 @@ pub struct Missing {
     /// End of the time range, RFC 3339.
     pub to: String,
     /// Number of missing packets. The number is counted before any dump filter, except for
-    /// `fragments`, `late`, `disk` and `restamped`. `null`: unknown.
+    /// `fragments`, `late`, `disk`, `restamped` and packets dropped to free the ring. `null`: unknown.
     pub packets: Option<u64>,
     /// Upper bound on the missing packets, if `packets` is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,7 +135,7 @@ pub struct DumpReport {
     /// a token's name, or a user at the unix socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub caller: Option<String>,
-    /// The reason, in the client's words.
+    /// The reason, in the client's words; for an IDS alert, the alert's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Time stamp of the trigger packet, of the alert or of the command, RFC 3339.

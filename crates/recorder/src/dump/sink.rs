@@ -11,7 +11,8 @@ pub(super) struct SinkContents {
     /// Packets that are wholly in files that are not complete yet, whatever happens next. 0 after
     /// the files are complete.
     pub(super) safe: WrittenTotals,
-    /// Paths of the files, with `.part` names until the files are complete. At least one path.
+    /// Paths of the files, with `.part` names until the files are complete. Before any file exists,
+    /// the path that the first file should get.
     pub(super) locations: Vec<PathBuf>,
     /// The ID of the dump.
     pub(super) id: String,

@@ -15,13 +15,14 @@ use crate::{
     },
 };
 
-/// Interval at which missing sidecars are tried again, one dump at a time, ns of the monotonic
-/// clock.
+/// Time after a failed try to write a sidecar until the next missing sidecar is tried, ns of the
+/// monotonic clock.
 const TRY_AGAIN_NS: i64 = 1_000_000_000;
 /// Most dumps that wait for another try to write their sidecar. Further dumps stay without a
 /// sidecar.
 const LACKING_MAX: usize = 1000;
-/// Most dumps that wait to be compressed, or are being compressed. Further dumps stay plain.
+/// If this number of dumps waits to be compressed or is being compressed, a further dump stays
+/// plain.
 const COMPRESSED_MAX: usize = 1000;
 /// Note of a dump that is not compressed, because a disk without room for a sidecar has no room for
 /// a compressed copy.

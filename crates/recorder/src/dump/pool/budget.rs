@@ -92,8 +92,8 @@ impl Drop for Charge {
     }
 }
 
-/// A piece of a file that both lanes of a sink share. After both lanes are done, the memory of the
-/// piece is kept for the next blocks.
+/// A piece of a file that both lanes of a sink share. After both lanes are done, large memory of
+/// the piece is kept for the next blocks.
 #[derive(Debug)]
 pub(in crate::dump) struct Load {
     pub(super) piece: EncodedPiece,

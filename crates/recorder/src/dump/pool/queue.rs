@@ -59,7 +59,7 @@ pub(in crate::dump) struct SinkFault {
     pub(in crate::dump) held: SinkContents,
 }
 
-/// Cause of a loss: the file system refused the bytes.
+/// Cause of a loss: an error when packets were encoded or a file was written.
 pub(in crate::dump) const DISK: &str = "disk";
 
 /// Cause of a loss: the dump was not completed because the recording was abandoned.

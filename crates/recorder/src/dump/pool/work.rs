@@ -53,7 +53,8 @@ pub(in crate::dump) enum SinkOutcome {
         failed: Option<SinkFault>,
         held: SinkContents,
     },
-    /// The answer to [`SinkWork::WriteSidecar`]: whether the sidecar exists now.
+    /// The answer to [`SinkWork::WriteSidecar`]. `Ok(false)`: nothing was written, because the
+    /// dump's captures are gone.
     SidecarWritten {
         sidecar: io::Result<bool>,
         held: SinkContents,
