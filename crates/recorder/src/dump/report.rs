@@ -49,7 +49,8 @@ pub struct Missing {
     /// End of the time range, RFC 3339.
     pub to: String,
     /// Number of missing packets. The number is counted before any dump filter, except for
-    /// `fragments`, `late`, `disk`, `restamped` and packets dropped to free the ring. `null`: unknown.
+    /// `fragments`, `late`, `disk`, `restamped` and packets dropped to free the ring. `null`:
+    /// unknown.
     pub packets: Option<u64>,
     /// Upper bound on the missing packets, if `packets` is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
