@@ -7,8 +7,8 @@ use std::{
 
 use serde::Serialize;
 
-/// Maximum number of bytes that a record keeps of a target, detail, error or reason. Clients choose
-/// some of these texts.
+/// Maximum number of bytes that a record keeps of a target, detail, error, reason or refused
+/// caller. Clients choose some of these texts.
 const TEXT_BYTES_MAX: usize = 1024;
 
 /// A change by a client or by a reload, or a failed reload.
@@ -31,7 +31,7 @@ pub struct Change {
     /// The expression of a rule, or what a reload changed: the first 1024 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// Why it failed; `None`: it was done.
+    /// Why the change failed; `None`: the change was made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

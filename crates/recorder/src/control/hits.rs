@@ -131,7 +131,7 @@ pub struct HitCounts {
     pub suppressed: Suppressions,
 }
 
-/// The hits that a dump represents.
+/// The hits that started no dump, as a dump reports these hits.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Suppressed {
     /// Further hits of the rule, expression and window length in the window of the open dump.

@@ -1,4 +1,4 @@
-//! State that the threads share: time, progress, commands, and events.
+//! State that the threads share, for example time, progress, commands, and events.
 
 pub(crate) mod alerts;
 pub(crate) mod audit;
@@ -25,8 +25,8 @@ use std::sync::{
 
 pub(crate) use retroscope_dumpstore::time;
 
-/// Locks a mutex even if a thread panicked with the lock: the recorder is ending then, and still
-/// reports its results.
+/// Locks a mutex even if a thread panicked with the lock: a recorder that ends after the panic of a
+/// thread still reports its results.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -38,14 +38,14 @@ struct Pinned {
     pin: Pin,
     /// The ranges of ring time that the reservations keep, ns.
     times: Vec<(i64, i64)>,
-    /// One reservation for each range of `times`: several if a clock was set within the pin's
-    /// range. Cleared when [`Pins::take_fallen`] reports that one of the reservations has fallen.
+    /// One reservation for each range of `times`: several, for example, if a clock was set within
+    /// the pin's range. Cleared when [`Pins::take_fallen`] reports that one of them has fallen.
     reservations: Vec<Reservation>,
     /// When the lease ends, ns of the monotonic clock; `None`: the pin has no lease.
     end_ns: Option<i64>,
 }
 
-/// The time range of a pin that a client requests.
+/// A pin that a client requests.
 #[derive(Debug)]
 pub(crate) struct RequestedPin<'a> {
     pub(crate) name: &'a str,

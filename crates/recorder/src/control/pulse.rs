@@ -48,7 +48,7 @@ impl ThreadPulses {
         ThreadPulse(turns)
     }
 
-    /// The running threads, and their turns until now.
+    /// The threads that have not ended, and their turns until now.
     pub(crate) fn list(&self) -> Vec<(String, u64)> {
         let all = lock(&self.0);
         let turns = |it: &ListedThread| Some((it.name.clone(), it.turns.upgrade()?.load(Relaxed)));
