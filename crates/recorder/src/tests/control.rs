@@ -1,4 +1,4 @@
-//! Requests that change a running recorder.
+//! Requests of clients to a running recorder.
 
 use std::{
     sync::atomic::Ordering::SeqCst,

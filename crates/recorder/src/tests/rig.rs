@@ -440,8 +440,9 @@ impl Rig {
         }
     }
 
-    /// Moves both clocks by `ns`. Each queue's watermark moves to 1 ms before the real-time clock,
-    /// and the queue's counters are complete up to that clock, as with an engine on an idle link.
+    /// Moves both clocks by `ns`. If a queue promises watermarks, its watermark moves to 1 ms
+    /// before the real-time clock, and its counters are complete up to that clock, as with an
+    /// engine on an idle link.
     pub(crate) fn pass(&self, ns: i64) {
         self.clock.pass(ns);
         let wall_ns = self.clock.wall_ns.load(Ordering::SeqCst);

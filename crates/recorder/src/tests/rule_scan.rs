@@ -81,8 +81,8 @@ fn dumped(rig: &mut Rig) -> Vec<Vec<u32>> {
     rig.reports.iter().map(numbers).collect()
 }
 
-/// Packets arrive before, during and after the scan, in inserters, threads and the analyzer, on one
-/// and three queues. Each packet that matches is a hit once.
+/// Packets arrive before, during and after the scan, on one and three queues. Inserters, threads or
+/// the analyzer analyze the packets. Each packet that matches is a hit once.
 #[test]
 fn each_packet_is_tried_once() {
     let threads = |count| Analyzers::Threads(NonZeroUsize::new(count).unwrap());

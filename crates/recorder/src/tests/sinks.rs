@@ -1,4 +1,4 @@
-//! Threads that write dumps: a slow, full or changed disk affects only its own dumps.
+//! Threads that write dumps: a dump whose file is slow or fails costs other dumps nothing.
 
 use std::{
     collections::BTreeMap,
@@ -273,8 +273,8 @@ fn a_dump_without_room_costs_older_ones_nothing() {
     assert_eq!(verdicts, expected);
 }
 
-/// The window of a dump whose file accepts no data is longer than the ring. The producer overwrites
-/// the ring more than twice: ten other dumps of the same time lose nothing.
+/// The window of a dump whose file accepts no data has more bytes than the ring. The producer
+/// overwrites the ring more than twice: ten other dumps of the same time lose nothing.
 #[test]
 fn a_hung_dump_of_the_whole_ring_costs_others_nothing() {
     let disk = FakeDisk::default();

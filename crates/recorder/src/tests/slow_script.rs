@@ -146,7 +146,7 @@ fn a_window_ends_by_the_clock_amidst_a_batch() {
 }
 
 /// The analyzer reports a gap of overwritten packets at the first bucket after the gap, before it
-/// analyzes this bucket.
+/// has analyzed this bucket.
 #[test]
 fn packets_that_were_overwritten_are_told_where_that_is_found() {
     let dir = tempfile::tempdir().unwrap();
