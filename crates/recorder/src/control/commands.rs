@@ -29,7 +29,7 @@ pub(crate) const WAITING_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) enum AnalyzerCommand {
     /// A manual trigger, or a command that triggers a rule. If the analyzer remembers the key, the
-    /// reply is the dump that this key started.
+    /// reply is the dump of the earlier command with this key.
     Trigger {
         key: Option<String>,
         /// Time of the trigger, ns of ring time; `None`: now.
@@ -80,7 +80,7 @@ pub(crate) struct Settings {
 /// Why a manual trigger, or a command that triggers a rule, started no dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoDump {
-    /// A limit, in words. A later trigger may start a dump.
+    /// A limit, a hold-off or `single`, in words. A later trigger may start a dump.
     Limit(String),
     /// The ring has no packet up to the end of the requested window.
     Gone(Empty),
@@ -95,7 +95,7 @@ pub(crate) enum NoDump {
 pub struct TriggerOutcome {
     /// The dump's number, as in [`DumpReport::number`](crate::DumpReport::number).
     pub dump: u64,
-    /// Whether the dump existed before: it was open, or the same key started this dump.
+    /// Whether the dump existed before: it was open, or an earlier command with the same key got it.
     pub existed: bool,
     /// Last time stamp of the window, ns since the UNIX epoch; `None`: the dump existed before.
     pub window_end_ns: Option<i64>,

@@ -17,7 +17,7 @@ pub enum Reason {
     DumpsPerMinute,
     /// The dumps of the rule may write no more bytes in this hour.
     BytesPerHour,
-    /// The rule may have no more dumps open at once.
+    /// The rule, alerts or triggers by hand may have no more dumps open at once.
     MaxDumps,
     /// The packet does not have a variable that the dump template needs. Or the dump script failed,
     /// or a script or module returned an expression that cannot be compiled.

@@ -431,8 +431,8 @@ impl Drop for DumpFile {
 }
 
 /// Operations of a worker. Except [`DumpFile::held`] and the two functions about open files, each
-/// may take as long as the disk takes. Errors have the system's text, in words for the user. After
-/// an error only the sidecar is still written.
+/// may take as long as the disk takes. Errors have texts for the user. After an error only the
+/// sidecar is still written.
 impl DumpFile {
     /// Makes the first file with its first piece. Called once, before any other piece is written.
     pub(super) fn create(&mut self, piece: &EncodedPiece) -> io::Result<()> {

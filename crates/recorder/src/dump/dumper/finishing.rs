@@ -214,7 +214,7 @@ impl Dumper {
     }
 
     /// Forgets a dump. If the sidecar of a live dump could not be written, keeps the dump for
-    /// another try, because lists of dumps show only files with a sidecar.
+    /// another try, because lists of finished dumps show only files with a sidecar.
     fn put_by(&mut self, id: u64, ending: DumpEnding) {
         let is_tried_again = ending.completion.lacks_sidecar && self.parts.common.is_live();
         if is_tried_again && self.lacking.len() < LACKING_MAX {
