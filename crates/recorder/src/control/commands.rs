@@ -95,7 +95,7 @@ pub(crate) enum NoDump {
 pub struct TriggerOutcome {
     /// The dump's number, as in [`DumpReport::number`](crate::DumpReport::number).
     pub dump: u64,
-    /// Whether the dump existed before: it was open, or an earlier command with this key got it.
+    /// Whether the dump existed before: it was open, or is that of an earlier command with the key.
     pub existed: bool,
     /// Last time stamp of the window, ns since the UNIX epoch; `None`: the dump existed before.
     pub window_end_ns: Option<i64>,

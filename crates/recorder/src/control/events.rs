@@ -379,8 +379,8 @@ impl Subscription {
     /// Waits for an event, at most `timeout`.
     ///
     /// # Errors
-    /// As `Receiver::recv_timeout`: `Disconnected` when the recorder's threads that send events have
-    /// ended and the listener has taken all events.
+    /// As `Receiver::recv_timeout`: `Disconnected` when the recorder's threads that send events
+    /// have ended and the listener has taken all events.
     pub fn take(&mut self, timeout: Duration) -> Result<RecorderEvent, RecvTimeoutError> {
         if let Some(event) = self.next_event() {
             return Ok(event);

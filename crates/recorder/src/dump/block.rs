@@ -115,7 +115,7 @@ impl Block {
         }
     }
 
-    /// Sets the position of the first byte in memory, so that the block is empty.
+    /// Sets the position in memory for the first byte of an empty block.
     fn align(&mut self) {
         let from = self.memory.as_ptr().align_offset(UNIT) + self.phase;
         self.place = from..from;

@@ -2,10 +2,9 @@
 //! the number of dumps that change, catch up or are closed, not on the number of open dumps.
 //!
 //! At first a dump *catches up*: with its own reservation it reads the buckets of its window that
-//! are in the ring. When it has read all records within reach, it *follows*, unless its window is
-//! over. All following dumps share one [`WindowReading`], whose reservation covers everything that
-//! is not read yet. So each new record is read once for all of them, and each bucket is released
-//! once.
+//! are in the ring. Having read all records within reach, it *follows*, unless its window is over.
+//! All following dumps share one [`WindowReading`], whose reservation covers everything that is not
+//! read yet. So each new record is read once for all of them, and each bucket is released once.
 //!
 //! A following dump may have to stop, because its filter is compiled for a new link type or its
 //! sink has no room. It then gets its own reservation again, which the ring drops before the

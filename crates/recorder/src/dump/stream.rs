@@ -56,7 +56,7 @@ pub(crate) enum DigestTime {
 }
 
 impl DigestTime {
-    /// The best time on this processor.
+    /// The best time to compute digests on this processor.
     pub(crate) fn here() -> Self {
         #[cfg(target_arch = "x86_64")]
         let is_quick = std::arch::is_x86_feature_detected!("sha");

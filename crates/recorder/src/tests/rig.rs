@@ -441,7 +441,7 @@ impl Rig {
     }
 
     /// Moves both clocks by `ns`. If a queue promises watermarks, its watermark moves to 1 ms
-    /// before the real-time clock, and its counters are complete up to that clock, as with an
+    /// before the real-time clock. Its counters are then complete up to that clock, as with an
     /// engine on an idle link.
     pub(crate) fn pass(&self, ns: i64) {
         self.clock.pass(ns);

@@ -80,7 +80,8 @@ impl Charge {
         self.limits.has_room(queued, more)
     }
 
-    /// Whether the sink has bytes that other charges count.
+    /// Whether bytes of the sink were handed over and are not written yet. Other charges count such
+    /// bytes.
     pub(super) fn is_followed(&self) -> bool {
         self.queued.load(Ordering::Relaxed) > self.bytes
     }

@@ -66,7 +66,8 @@ pub(in crate::dump) const DISK: &str = "disk";
 pub(in crate::dump) const STOPPED: &str = "stopped";
 
 impl SinkQueue {
-    /// The queue of a sink that is in the pool. `waits`: the dumper waits for the sink.
+    /// The queue of the sink with this number. `waits`: the dumper waits until the sink's work is
+    /// done.
     pub(super) fn new(
         id: u64,
         (captures, directory): (Captures, &Directory),
