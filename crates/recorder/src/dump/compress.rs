@@ -6,7 +6,7 @@
 //! file reads only the frames with that part.
 //!
 //! Compression starts when the dump is complete on disk, with its sidecar. Only then are late
-//! packets sorted in and the verdict known. No other dump waits for minutes of compression.
+//! packets sorted in and the verdict known. So no dump is completed later because of compression.
 //! Afterwards the compressed file replaces the plain file (`file.rs`).
 
 use std::{

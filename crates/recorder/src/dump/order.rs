@@ -50,10 +50,10 @@ const BEHIND_MAX: usize = 1024;
 /// 1 KiB.
 const UNSENT_ALERTS_MAX: usize = 16_384;
 
-/// Live: the analyzer's end of the queue to the dumper. The analyzer never waits for a dumper that
-/// a disk delays: messages without room in the queue wait here. The limits on open dumps bound the
-/// waiting orders, because a dump whose order waits here is not finished. Each dump has at most two
-/// orders. [`UNSENT_ALERTS_MAX`] bounds the alerts.
+/// Live: the analyzer's end of the queue to the dumper. Before the end of the recording, the
+/// analyzer does not wait for a dumper that a disk delays: messages without room in the queue wait
+/// here. The limits on open dumps bound the waiting orders, because a dump whose order waits here
+/// is not finished. Each dump has at most two orders. [`UNSENT_ALERTS_MAX`] bounds the alerts.
 #[derive(Debug)]
 pub(crate) struct DumperMessages {
     queue: SyncSender<DumperMessage>,

@@ -1,4 +1,4 @@
-//! Dumps are compressed after they are complete on disk. No other dump waits for the compression.
+//! Dumps are compressed after they are complete on disk. Meanwhile other dumps are completed.
 //! Unless another process deletes or replaces a dump, one complete copy of the dump stays.
 
 use std::{
