@@ -1,5 +1,5 @@
 //! The files of a dump have the same packets in the same order, in whatever order the packets
-//! arrived.
+//! arrived. Only packets of one time and source keep their order of arrival.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 

@@ -53,8 +53,8 @@ pub(in crate::dump) enum SinkOutcome {
         failed: Option<SinkFault>,
         held: SinkContents,
     },
-    /// The answer to [`SinkWork::WriteSidecar`]. `Ok(false)`: nothing was written, because the
-    /// dump's captures are gone.
+    /// The answer to [`SinkWork::WriteSidecar`]. `Ok(false)`: no sidecar was written, because the
+    /// dump's captures are gone or replaced.
     SidecarWritten {
         sidecar: io::Result<bool>,
         held: SinkContents,
