@@ -50,7 +50,7 @@ fn payloads() -> Vec<Vec<u8>> {
     payloads
 }
 
-/// The cache with interface 0.
+/// A cache of interfaces with one interface, number 0.
 fn names() -> InterfaceCache {
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
     let interfaces = Interfaces::default();
