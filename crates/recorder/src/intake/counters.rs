@@ -192,7 +192,7 @@ impl QueueCounters {
         self.stored_bytes.load(Relaxed) / self.stored.load(Relaxed).max(1)
     }
 
-    /// Bytes of the ring that the packets have taken.
+    /// Bytes of the ring that the packets have taken, without extensions of records.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.stored_bytes.load(Relaxed) + self.stored.load(Relaxed) * DESCRIPTOR_BYTES
     }
@@ -515,8 +515,8 @@ pub(crate) struct LossEvent {
     pub(crate) record: u64,
 }
 
-/// Losses of packets, for the verdicts of dumps. Shed packets and jumps of stamps have logs of the
-/// same type. A full log merges its oldest events.
+/// Losses of packets, for the verdicts of dumps. Shed packets, jumps of stamps and packets that the
+/// rules did not see have logs of the same type. A full log merges its oldest events.
 #[derive(Debug, Default)]
 pub(crate) struct LossLog {
     events: Mutex<Vec<LossEvent>>,

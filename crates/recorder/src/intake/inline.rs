@@ -36,7 +36,7 @@ use crate::{
     intake::placement::{PlacementShared, ShardPlacement},
 };
 
-/// Bytes of a record in the ring in addition to the packet.
+/// Bytes of a record in the ring in addition to the packet, unless the record needs an extension.
 pub(crate) const DESCRIPTOR_BYTES: u64 = 16;
 /// After an inserter has stored one part in 8 of its share of the ring since it last woke the
 /// analyzer, its next publication wakes the analyzer in any case.
@@ -47,8 +47,8 @@ const NEVER_DRY_NS: i64 = 100_000_000;
 /// publishes records and moves the watermark.
 const TURN_NS: i64 = 1_000_000;
 
-/// The readers of shards that inserters may run, by producer. An empty place: the inserter has the
-/// reader. Otherwise the analyzer runs the reader.
+/// The readers of shards that inserters may run, by producer. Until [`Self::end`], an empty place
+/// means that the inserter has the reader. Otherwise the analyzer runs the reader.
 #[derive(Debug)]
 pub(crate) struct SharedReaders {
     places: Vec<Mutex<Option<Box<ShardReader>>>>,

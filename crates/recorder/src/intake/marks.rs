@@ -66,8 +66,8 @@ enum MarkedFlows {
 pub(crate) struct DumpFilters {
     reader: RuleReader,
     matches: Matches,
-    /// Whether `dumps` had filters, live at the last look-up, from files when the inserter last
-    /// caught up.
+    /// Whether `dumps` had filters: live at the last look-up of a mark, from files at the last
+    /// [`Marks::refresh_filters`].
     any: bool,
 }
 

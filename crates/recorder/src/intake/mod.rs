@@ -134,7 +134,7 @@ impl Intake {
         self.read_mono_ns.fetch_max(mono_ns, Relaxed);
     }
 
-    /// Bytes of the ring that all packets since the start have taken.
+    /// Bytes of the ring that all packets since the start have taken, without extensions of records.
     pub(crate) fn used_bytes(&self) -> u64 {
         let queues = self.sources.iter().flat_map(|source| &source.queues);
         queues.map(|queue| queue.used_bytes()).sum()
@@ -174,7 +174,7 @@ impl Intake {
         (away.is_first_whole() && goes_on).then(|| name.clone())
     }
 
-    /// The producers of a live recorder serve the queues in turns: queue `n` belongs to producer
+    /// Divides the queues of a live recorder among its producers: queue `n` belongs to producer
     /// `n % producers`.
     pub(crate) fn served_by(self, producers: usize) -> Self {
         Self { producers, ..self }
@@ -312,9 +312,9 @@ impl Intake {
         losses.map(entry).collect()
     }
 
-    /// Live: the known losses at intake within the closed intervals of ring time, and the ring time
-    /// up to which the losses of all queues with loss counters are known, ns. `None`: of some such
-    /// queue, no losses are known yet. Stamps are `offset_ns` ahead of ring time.
+    /// Live: the known losses at intake within the closed intervals of ring time. The second value is
+    /// the ring time up to which the losses of all queues with loss counters are known, ns. `None`:
+    /// of some such queue, no losses are known yet. Stamps are `offset_ns` ahead of ring time.
     pub(crate) fn known_losses(
         &self,
         windows_ns: &[(i64, i64)],

@@ -2,8 +2,8 @@
 //!
 //! During an outage nothing is received, and the packets on the wire are unknown. Outages go to the
 //! log of losses while they last, so that a dump whose window ends meanwhile reports the outage. A
-//! source that is lost for good counts as away until the recorder ends, although its inserters
-//! ended before.
+//! source of which a part is lost for good counts as away until the recorder ends, although an
+//! inserter of the source ended before.
 
 use std::sync::Mutex;
 
@@ -107,8 +107,8 @@ impl OutageTracker {
         }
     }
 
-    /// The number of outages and their total time, ns. If the source is lost for good, the time up
-    /// to `mono_ns` of the monotonic clock counts.
+    /// The number of outages and their total time, ns. If a part of the source is lost for good,
+    /// the time up to `mono_ns` of the monotonic clock counts.
     pub(crate) fn totals(&self, mono_ns: i64) -> (u64, u64) {
         let state = lock(&self.state);
         let more_ns = match state.now {

@@ -302,7 +302,7 @@ impl Shedding {
     }
 
     /// Ends a period. `lost`: packets that this queue has lost by congestion in total.
-    /// `record_bytes`: average bytes of this producer's records.
+    /// `record_bytes`: average captured bytes of a stored packet of this queue.
     pub(crate) fn period(&mut self, lost: u64, producer: &Producer, record_bytes: u64) {
         let Some(tail_drop) = self.shedder.tail_drop() else {
             return;

@@ -19,9 +19,9 @@ use crate::{
 /// engine holds packets back.
 const UNAWAITED_SOURCE_WAIT: Duration = Duration::from_millis(40);
 
-// The first packet of a dump is in its file within 100 ms. Before that, the watermarks of all
-// queues must pass the packet, and the dumper must make its next round. While a dump is open, the
-// dumper waits at most 5 ms between two rounds.
+// The first packet of a dump should be in its file within 100 ms. Before that, the watermarks of
+// all queues must pass the packet, and the dumper must make its next round. While a dump is open,
+// the dumper waits at most 5 ms between two rounds.
 const _: () = assert!(
     UNAWAITED_SOURCE_WAIT.as_nanos() + WATERMARK_BEHIND_NS_MAX as u128 + 5_000_000 < 100_000_000
 );
@@ -63,8 +63,8 @@ impl Member {
 /// The inserter of one live queue or, with `capture-threads`, of several queues.
 ///
 /// The queues of one inserter share a producer, whose watermark is the smallest of the queues that
-/// have not ended. An inserter of several queues runs no shard. It stores each queue's packets until
-/// the queue is dry, or for [`PUBLICATION_PERIOD_NS`], and then those of the next queue.
+/// have not ended. An inserter of several queues runs no shard. It stores each queue's packets
+/// until the queue is dry, or for [`PUBLICATION_PERIOD_NS`], and then those of the next queue.
 #[derive(Debug)]
 pub(crate) struct LiveInserter {
     members: Vec<Member>,
@@ -368,7 +368,7 @@ impl LiveInserter {
 
 impl Member {
     /// If the source lost packets since the last call, and the analysis kept this thread from the
-    /// source for a long time: lets a thread analyze, or warns the user once.
+    /// source for [`WAITING_NS_MAX`]: lets a thread analyze, or warns the user once.
     fn check_longest(&mut self, now_ns: i64) {
         let lost = self.intake.counters.lost_by_congestion();
         let lost = lost.saturating_sub(std::mem::replace(&mut self.read_lost, lost));

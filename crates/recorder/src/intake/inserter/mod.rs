@@ -1,9 +1,9 @@
 //! Inserters: from an engine's burst into the ring.
 //!
 //! Live, an inserter thread serves one queue, or with `capture-threads` several queues, with its
-//! own producer, and the ring overwrites old buckets. Offline, one thread serves the queues of all
-//! files with one producer. It merges the queues by ring time (ties by source, then by record), so
-//! that the ring's contents do not depend on the scheduling of threads.
+//! own producer. Offline, one thread serves the queues of all files with one producer. It merges
+//! the queues by ring time (ties by source, then by record), so that the ring's contents do not
+//! depend on the scheduling of threads.
 
 pub(crate) mod frame;
 mod frame_writer;

@@ -3,8 +3,9 @@
 //! A shard has all packets of an address pair: both directions, and all fragments of a datagram.
 //! Therefore it also has whole flows, which are parts of pairs. The outermost IP header determines
 //! the pair, even for a tunnel or an ICMP error; the quoted packet may be in another shard. Packets
-//! without an IP header, such as ARP, go by their hardware addresses. Packets without addresses are
-//! in shard 0. The parser sees all captured bytes, even bytes that `--snaplen` does not store.
+//! without an IP header, such as ARP, go by both hardware addresses. Packets without both are in
+//! shard 0, such as ARP in Linux cooked captures. The parser sees all captured bytes, even bytes
+//! that `--snaplen` does not store.
 //!
 //! The key is random, so that nobody can construct pairs that gather in one shard. For any two
 //! pairs that are chosen without knowledge of the key, the shards are independent, and all shards

@@ -149,8 +149,8 @@ fn back_when_all_is_read_and_it_ran_dry_and_a_second_has_passed() {
     assert!(it.is_inline(true));
 }
 
-/// Storing alone keeps up, but storing with analysis does not. The place changes about once a
-/// second in each direction, 30 to 40 times in 20 s, whatever the load.
+/// Storing alone keeps up, but storing with analysis does not. With each of 20 random loads, the
+/// place changes about once a second in each direction, 30 to 40 times in 20 s.
 #[test]
 fn it_does_not_flap() {
     for seed in 0..20 {
