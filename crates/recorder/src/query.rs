@@ -310,7 +310,7 @@ impl QueryAnswer {
     }
 
     /// Tries the filter of a rule on the records within `bounds`. With `fragments`, the answer also
-    /// has all fragments.
+    /// has all fragments, except those in buckets that the index rules out.
     pub(crate) fn for_rule(
         mut self,
         filter: &PreparedFilter,

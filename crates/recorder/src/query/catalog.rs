@@ -222,7 +222,7 @@ fn claims(
     {
         return Vec::new();
     }
-    // If the clock was never set, no packet of this recording has a stamp from before its start.
+    // If the clock was never set, no packet with a stamp of this clock is older than the recording.
     let is_steady = common.ring.steps().is_empty() && common.clock.count() == 0;
     let from_ns = if is_clipped("start") && is_steady {
         i64::MIN

@@ -171,8 +171,8 @@ impl PacketMatcher {
         filtered && community.is_none_or(|community| community.takes(link_type, packet.data))
     }
 
-    /// The property that every matching packet has, as a question for the index. `None`: the index
-    /// does not help.
+    /// The property that every matching packet has, except fragments that match only as fragments.
+    /// The property is a question for the index. `None`: the index does not help.
     pub(super) fn needed(&self, entries: &[InterfaceEntry]) -> Option<IndexQuestion> {
         if !self.names.is_empty() {
             // The report counts the inspected packets of these interfaces. For a bucket that the

@@ -50,7 +50,8 @@ impl MatchedPacket {
         (self.recording == 0).then(|| recording.id(self.producer, self.record))
     }
 
-    /// The packet's place in the order. Only copies of one packet have the same place.
+    /// The packet's place in the order. Unless the ring is damaged, only copies of one packet have
+    /// the same place.
     pub(super) fn place(&self) -> AnswerPlace {
         (self.time_ns, self.recording, self.producer, self.record)
     }
