@@ -1,6 +1,6 @@
 -- The trusted part of modules, in addition to `prelude.lua`. The rules of that file apply here too:
--- user code gets no pointer. User code sees states and keys through objects without fields, whose
--- names lead to accessors. The content of these objects changes from packet to packet.
+-- user code gets no pointer. User code sees states and keys through objects of empty structs. The
+-- name of a field leads to an accessor. What an object shows changes from packet to packet.
 --
 -- Called once, with the arguments of `module.rs` in the same order.
 local shared, control_at, functions, check_state, state_fields, default_state, key_kinds = ...
@@ -10,7 +10,7 @@ local no_slot, address_text = shared.no_slot, shared.address_text
 local type, error, tostring, pairs, ipairs = type, error, tostring, pairs, ipairs
 local loadstring, concat, floor, format = loadstring, table.concat, math.floor, string.format
 
--- The same layout as `FlowPlace`, `BiflowKey` and `ModuleSheet` in Rust.
+-- The same layout as `BiflowKey`, `FlowPlace`, `MadeKey` and `ModuleSheet` in Rust.
 ffi.cdef [[
   struct retroscope_key {
     uint8_t addresses[2][16];

@@ -3,15 +3,15 @@
 --
 -- Rules for this file. A violation gives user code the memory of the process:
 --
--- 1. No cdata pointer leaves this file: results are numbers, strings, booleans, our own tables, and
---    64-bit integers. The packet of a batch is cdata of a struct without fields. LuaJIT therefore
---    treats its methods as constants, and the struct has no content to read.
+-- 1. No cdata pointer reaches code in the sandbox: results are nil, numbers, strings, booleans, our
+--    own tables, and 64-bit integers. The packet of a batch is cdata of a struct without fields.
+--    LuaJIT therefore treats its methods as constants, and the struct has no content to read.
 -- 2. A value from user code is an offset or a length only after `type(value) == "number"`: `1ULL`
 --    and `-1LL` are literals of LuaJIT, and their comparisons and sums wrap.
 -- 3. Nothing is looked up in a table that user code can write to, nor through a string's metatable.
 --
--- Called once, with the arguments of `machine.rs` in the same order. Returns the functions that
--- `machine.rs` calls.
+-- Called once, with the arguments of `machine.rs` in the same order. Returns user code's
+-- environment, the functions that `machine.rs` calls, and the table of helpers for `module.lua`.
 local sheet_at, hits_at, find_at, want_at, address_text, network, join, note, trusted, script_text = ...
 
 local ffi, bit = ffi, bit
@@ -408,7 +408,7 @@ end
 
 local view, methods = new_view()
 view.slot = no_slot
--- The inserter requests marks only if a script's text names `shunt`.
+-- Inserters look for marks of shunted flows only if the text of a script or module names `shunt`.
 function methods.shunt()
   if view.slot == no_slot then error("shunt: there is no packet", 2) end
   if sheet.shunts == 0 then error("shunt: the script's text has to name it", 2) end

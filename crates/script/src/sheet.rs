@@ -2,9 +2,10 @@
 //! facts the script uses.
 //!
 //! Rust parses headers before the script runs, so that the script's loop does not call Rust for
-//! each packet. Rust does not parse facts that no accessor of the script returns. `prelude.lua`
-//! finds the names of accessors in the script's text. An accessor whose name the text does not
-//! contain (`pkt["src" .. "_port"]`) requests its facts when it is called.
+//! each packet. Rust fills in only the groups of facts ([`PacketFacts`]) that the script's
+//! accessors need. `prelude.lua` finds the names of accessors in the script's text. An accessor
+//! whose name the text does not contain (`pkt["src" .. "_port"]`) requests its facts when it is
+//! called.
 
 use std::{cell::Cell, ptr};
 

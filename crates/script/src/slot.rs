@@ -1,5 +1,5 @@
-//! The facts of a packet that the trusted Lua part reads: a fixed C struct that Rust fills before a
-//! call.
+//! The facts of a packet that the trusted Lua part reads: a fixed C struct. Rust fills the struct
+//! before a call, and during a call if the script requests more facts.
 //!
 //! Rust, not Lua, parses the headers. So scripts and `$flow` agree about the headers: the facts are
 //! those of [`retroscope_packet::parse`]. For most packets [`CommonHeaders`] finds the same facts

@@ -1,5 +1,6 @@
 //! The calls into LuaJIT for which mlua has no safe function: a state with FFI for the prelude, and
-//! the hook by which the watchdog's thread stops a script.
+//! the hook by which the watchdog's thread stops a script. Also the functions that Lua calls by
+//! their addresses.
 #![expect(
     unsafe_code,
     reason = "a Lua state with FFI; the hook of LuaJIT is set from another thread; a search that Lua calls by address"
@@ -154,7 +155,7 @@ unsafe extern "C" fn find(
     memchr::memmem::find(data, needle).map_or(-1, |at| i64::try_from(at).unwrap_or(-1))
 }
 
-/// The address of [`want`] as a number, by which Lua requests more headers.
+/// The address of [`want`] as a number, by which Lua requests more facts.
 pub(crate) fn want_address() -> usize {
     (want as *const ()).expose_provenance()
 }

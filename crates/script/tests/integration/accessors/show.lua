@@ -1,4 +1,4 @@
--- Prints what the accessors say of a packet; its time is an offset, given by the test.
+-- Prints the results of the accessors for a packet. The test passes an offset as the packet's time.
 local function hex(text)
   if text == nil then return "nil" end
   local digits = {}
