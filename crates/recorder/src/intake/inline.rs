@@ -1,9 +1,9 @@
 //! A shard in the inserter's thread: R-Scope's long queue emulation (2018, section 2.1).
 //!
 //! The inserter first stores all packets that its source has, and analyzes only while the source is
-//! dry. If the shard has analyzed all earlier packets, it analyzes the burst in hand: the frames
-//! are in the first-level cache, and for frames of 1514 bytes reading them back from the ring takes
-//! longer than trying a filter. Otherwise the shard reads the ring, which is the long queue. The
+//! dry. If the shard has analyzed all earlier packets, it analyzes the burst in hand. The frames
+//! are then in the first-level cache. Reading frames of 1514 bytes back from the ring takes longer
+//! than trying a filter. Otherwise the shard reads the ring, which is the long queue. The
 //! unanalyzed packets of the ring are the *backlog*. While there is a backlog, the inserter neither
 //! sleeps nor waits in poll(2). While it analyzes, it asks the source for more packets about every
 //! 50 µs, but not before the current group of at most 64 packets is analyzed.

@@ -134,7 +134,8 @@ impl Intake {
         self.read_mono_ns.fetch_max(mono_ns, Relaxed);
     }
 
-    /// Bytes of the ring that all packets since the start have taken, without extensions of records.
+    /// Bytes of the ring that all packets since the start have taken, without extensions of
+    /// records.
     pub(crate) fn used_bytes(&self) -> u64 {
         let queues = self.sources.iter().flat_map(|source| &source.queues);
         queues.map(|queue| queue.used_bytes()).sum()
@@ -312,7 +313,7 @@ impl Intake {
         losses.map(entry).collect()
     }
 
-    /// Live: the known losses at intake within the closed intervals of ring time. The second value is
+    /// Live: the known losses at intake within the closed intervals of ring time. The second value:
     /// the ring time up to which the losses of all queues with loss counters are known, ns. `None`:
     /// of some such queue, no losses are known yet. Stamps are `offset_ns` ahead of ring time.
     pub(crate) fn known_losses(

@@ -9,8 +9,8 @@
 //!
 //! **Overload.** An inserter is *dry* when its source has no packets and no packets are left for
 //! the inserter to analyze. An inserter is overloaded if it was not dry for more than
-//! [`WAITING_NS_MAX`]. It is also overloaded if it has stored more than a 16th of its share of the
-//! ring since it was dry, or if its source lost packets during a long analysis.
+//! [`WAITING_NS_MAX`], or has stored more than a 16th of its share of the ring since it was dry. It
+//! is also overloaded if its source lost packets during a long analysis.
 //!
 //! An engine that rests, to be woken less often, delivers many packets at once after each rest.
 //! That is no overload, so a time as long as the rest does not count after the rest. An inserter
@@ -39,8 +39,8 @@ use crate::start::config::Analyzers;
 /// to analyze, for longer than this, ns. After a rest of the engine, the time starts later, by the
 /// length of the rest.
 pub(crate) const WAITING_NS_MAX: i64 = 5_000_000;
-/// An inserter is overloaded if it stores more than one part in 16 of its share of the ring while
-/// its source has more packets, or packets are left for the inserter to analyze.
+/// An inserter is overloaded if it stores more than one part in 16 of its share of the ring before
+/// its source has no more packets and no packets are left for the inserter to analyze.
 const RING_SHARE: u64 = 16;
 /// How long an inserter must not have been overloaded before its shard returns, ns.
 pub(crate) const HOLD_NS: i64 = 1_000_000_000;

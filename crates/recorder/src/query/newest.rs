@@ -279,7 +279,7 @@ mod tests {
             assert!(last.begins.capacity() <= BEGINS_MAX);
         }
         assert!(last.begin().is_none(), "all packets are within the limits");
-        // Of many more packets, the answer has nearly as many as its limit allows.
+        // If many more packets match, the answer has nearly as many as its limit allows.
         let limit = 3 * BEGINS_MAX as u64;
         let mut last = LastPackets {
             limits: (limit, u64::MAX),

@@ -68,7 +68,7 @@ pub(crate) fn inline(
     (parts, reader)
 }
 
-/// An inserter of 100 packets at a time, and an analyzer.
+/// An inserter that stores bursts of 100 packets, and an analyzer.
 struct Rig {
     clock: Arc<FakeClock>,
     inline: Inline,

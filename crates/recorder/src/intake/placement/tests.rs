@@ -56,7 +56,7 @@ fn a_thread_takes_over_from_an_inserter_with_an_overlong_packet() {
 fn or_of_which_much_of_the_ring_is_stored() {
     let mut it = placement(Analyzers::Auto);
     wakes(&mut it, 0);
-    // Two inserters have half a MiB each.
+    // The limit of each of the two inserters is half a MiB.
     it.stored(512 << 10);
     it.observe_drain(false, 1);
     assert!(it.is_inline(true));

@@ -143,7 +143,7 @@ fn answers_are_what_lists_say() {
             assert!(found.is_sorted_by_key(|it| it.0), "{what}");
             let total = expected.len();
             if query.newest || report.clipped.contains(&"limit") {
-                // Of packets with equal stamps, the limit may leave different packets in the list
+                // If packets have equal stamps, the limit may leave different packets in the list
                 // and in the answer. So only stamps are compared.
                 if query.newest {
                     expected.reverse();

@@ -180,7 +180,7 @@ fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
             "{what}"
         );
         assert!(report.packets <= limit, "{what}");
-        // The stamp of the oldest of the newest packets, as of the count.
+        // The stamp of the oldest of the newest packets, at the time of the count.
         let newest = before
             .iter()
             .rev()
