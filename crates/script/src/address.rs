@@ -20,7 +20,7 @@ pub struct PairJoin {
     pub pair: AddressPair,
 }
 
-/// An error for a value that is no pair of addresses.
+/// The reason why a value is not a pair of addresses.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PairError {
     /// The script uses `join` wrongly, so the call raises an error.

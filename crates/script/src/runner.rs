@@ -199,7 +199,7 @@ impl Runner {
     }
 
     /// Takes the ends of flows with a requested dump that the module's checks found since the last
-    /// call, in the order of packets. If the module has no checks, there are none. Call this after
+    /// call, in the order of packets. Empty if the module has no checks. Call this after
     /// each [`Self::handle_packets`], [`Self::pass`] and [`Self::finish`]. If the module requests
     /// dumps of more than 65,536 flows, the ends of some flows can be missing.
     pub fn take_ended_flows(&mut self) -> Vec<ModuleFlowEnd> {

@@ -111,7 +111,7 @@ unsafe extern "C-unwind" fn raise(state: *mut lua_State, _: *mut lua_Debug) {
     // SAFETY: LuaJIT gives a hook at least `LUA_MINSTACK` free slots; the text is copied.
     unsafe { ffi::lua_pushstring(state, STOPPED.as_ptr()) };
     // SAFETY: the message is on top. Nothing in this frame needs dropping when the error unwinds
-    // it.
+    // the frame.
     unsafe { ffi::lua_error(state) };
 }
 
@@ -222,7 +222,7 @@ pub(crate) fn hooks_reach_compiled_code() -> mlua::Result<bool> {
             stopper.state.expose_provenance(),
             END_AT,
         ))?;
-    // The hook raises an error in any case: after the loop, if not in it.
+    // The hook raises an error in any case: in the loop or after the loop.
     let stopped = rounds.call::<()>(()).is_err();
     stopper.release();
     Ok(stopped && LAST.load(Ordering::Relaxed) < END_AT)
