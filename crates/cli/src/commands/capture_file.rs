@@ -27,8 +27,8 @@ enum CaptureWriter {
     Pcap(PcapWriter<BufWriter<File>>),
     PcapNg {
         writer: PcapNgWriter<BufWriter<File>>,
-        /// Number of written interfaces. Indices are equal to those of the input, across all of its
-        /// sections.
+        /// Number of written interfaces. In a copy, indices are equal to those of the input, across
+        /// all of its sections.
         interfaces: usize,
     },
 }

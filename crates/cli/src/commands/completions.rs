@@ -58,7 +58,7 @@ pub(crate) fn completions(args: &CompletionArgs, program: Command) -> Result<Exi
     put(&String::from_utf8_lossy(&script))
 }
 
-/// Writes the man page of a command and the pages of its subcommands.
+/// Writes the man page of a command and the pages of its subcommands that are not hidden.
 fn write_pages(command: Command, directory: &Path) -> io::Result<()> {
     let shown = command.get_subcommands().filter(|it| !it.is_hide_set());
     shown

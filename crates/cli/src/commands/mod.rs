@@ -47,7 +47,7 @@ pub(crate) fn program() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"))
 }
 
-/// Maps the error of a source. An argument that no machine can satisfy is a usage error.
+/// Maps the error of a source. [`SourceError::Usage`] is a usage error.
 pub(crate) fn source_failure(error: &SourceError) -> Failure {
     match error {
         SourceError::Usage(_) => Failure::usage(error),

@@ -231,8 +231,8 @@ fn who_follows_and_is_killed_misses_only_what_it_is_told() {
 }
 
 /// Packets arrive at 150 kpps (long variant 500 kpps). Meanwhile, the recorder writes twenty dumps
-/// of everything, and answers six clients, the maximum for one account. No packet is lost. In the
-/// long variant, 99 % of the answers begin within 50 ms.
+/// of everything, and answers six queries at a time, the maximum for one account. No packet is
+/// lost. In the long variant, 99 % of the answers begin within 50 ms.
 #[test]
 fn dumps_and_queries_lose_no_packet_and_begin_at_once() {
     const DUMPS: u16 = 20;

@@ -319,8 +319,8 @@ fn wrong_scripts_are_refused_at_their_line() {
     assert!(code == 2 && words.contains("--trigger"), "{code}, {words}");
 }
 
-/// With `lua-trusted`, a script may use FFI and all libraries of Lua. Output of `print` becomes
-/// messages.
+/// With `lua-trusted`, a script may load `ffi` and read the memory of a packet. Without the key,
+/// the program refuses the script.
 #[test]
 fn trusted_scripts_see_memory() {
     let directory = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ const HEAD_BYTES: usize = 8;
 /// Types of the section header block and of the interface statistics block.
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const STATISTICS: u32 = 5;
-/// Value of the first field of a section header, in the byte order of the writer.
+/// Byte-order magic of a section header, in the byte order of the writer.
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 /// Length of the longest accepted block in bytes. A longer block is an error.
 const BLOCK_BYTES_MAX: usize = 16 << 20;

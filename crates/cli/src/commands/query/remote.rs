@@ -32,7 +32,7 @@ pub(super) fn run(
         .collect();
     let request = ApiRequest::get(target(&["v1", "query"], &parameters));
     // The answer to a follow has data every second, so the default limit of 60 s without data
-    // applies. Another query may take an hour.
+    // applies. Another query may send nothing for an hour.
     let request = match args.follow {
         true => request,
         false => request.patient(),

@@ -127,7 +127,7 @@ pub(crate) struct RecordTask<'a> {
     pub(crate) eve: Option<(EveTarget, Options)>,
     /// Options of the table of the largest flows.
     pub(crate) top: Option<TopArgs>,
-    /// Configuration that the recorder can reload. `None`: a reload is not possible.
+    /// Configuration, for a reload of its file. `None`: a reload is not possible.
     pub(crate) loaded: Option<&'a Loaded>,
 }
 
@@ -284,8 +284,9 @@ fn give_up_on_dpdks_thread(
     Ok(())
 }
 
-/// Maps an error of the start to an exit code. Arguments that no machine accepts: 2. If this
-/// machine lacks or forbids something, or another file or recorder occupies the ring file: 1.
+/// Maps an error of the start to an exit code. Arguments that cannot be fulfilled as they are:
+/// 2. If this machine lacks or forbids something, or another file or recorder occupies the ring
+/// file: 1.
 fn refused(error: &StartError) -> Failure {
     match error {
         StartError::Ring(
@@ -309,7 +310,7 @@ fn refused(error: &StartError) -> Failure {
     }
 }
 
-/// Prints the recorder's events until its threads have ended.
+/// Prints the recorder's events until its threads have ended, or hang after a second stop signal.
 fn watch(
     recorder: Recorder,
     args: &Settings,

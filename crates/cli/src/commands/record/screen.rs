@@ -2,7 +2,7 @@
 //!
 //! On a terminal one status line is redrawn every second, and cleared before other output.
 //! Elsewhere a plain status line is printed every 10 seconds, unless a service manager shows the
-//! status. With `quiet` there is no status line.
+//! status. With `quiet`, and with `--top` of `flows`, there is no status line.
 //!
 //! During a storm of triggers only a limited number of messages is printed, and a summary counts
 //! the rest.

@@ -1,7 +1,7 @@
 //! Signals: USR1 triggers, USR2 prints statistics, INT and TERM stop, and a second INT or TERM
 //! stops at once. HUP stops a recorder whose stdin or stderr is a terminal. Without a terminal, HUP
-//! reopens the EVE file and reloads the configuration. If the parent process ignores HUP, the
-//! recorder ignores HUP too.
+//! reopens the EVE file, and reads the configuration and the files of the API again. If the parent
+//! process ignores HUP, the recorder ignores HUP too.
 
 use std::{
     fs,
@@ -89,7 +89,7 @@ enum Phase {
 #[derive(Debug)]
 struct ActiveRecording {
     handle: RecorderHandle,
-    /// A dump directory exists, so USR1 can trigger.
+    /// The recorder has a directory for dumps, so USR1 can trigger.
     dumps: bool,
     /// Number of stop signals that arrived.
     stops: u32,

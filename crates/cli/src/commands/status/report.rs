@@ -322,7 +322,7 @@ fn history(
 }
 
 /// Timestamp minus ring time of the first record of a bucket, in ns. Ignores [`Step::clock`],
-/// because a live producer has only one clock.
+/// so the result may be wrong if the producer serves several sources.
 fn offset_ns(steps: &[Step], bucket: &AttachedBucket) -> i64 {
     let before = steps
         .iter()

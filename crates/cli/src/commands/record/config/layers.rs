@@ -15,7 +15,8 @@ use crate::commands::removed;
 /// An assignment by a flag or `--set`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Assignment {
-    /// The option as messages name it: a flag by its short form if it has one, or `--set KEY`.
+    /// The option as messages name it: a flag by its short form if it has one, `--set KEY`, or
+    /// `FILTER` for the argument of `flows`.
     pub(crate) option: String,
     /// Tables and key. For a rule: `rule`, the name of the rule, and the key.
     pub(crate) path: Vec<String>,

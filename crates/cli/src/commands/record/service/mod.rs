@@ -14,8 +14,7 @@ use crate::units::show_size;
 pub(super) use notify::Notify;
 use watchdog::{Judgement, Watchdog};
 
-/// Minimum time between two messages that ask for more time, and between two messages about the
-/// state.
+/// Minimum time between two messages that ask for more time, and between two status lines.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Time that each message asks the service manager to wait from then on, while memory is filled at
 /// the start or commands of `--post` run at the stop.

@@ -75,7 +75,7 @@ impl Notify {
         }
     }
 
-    /// Reports that the recorder records, or records again after a reload.
+    /// Reports that a reload has ended, with or without success.
     pub(crate) fn ready(&self) {
         self.send("READY=1");
     }
