@@ -93,8 +93,8 @@ return function(pkt)
   return counts[key] == 3
 end";
 
-/// The files are the same with 1, 2 and 4 analyzers. (From files `inline` is one analyzer, by the
-/// same rule as `auto`.)
+/// The files are the same with 1, 2 and 4 analyzers. (With `-r`, `auto` and `inline` mean one
+/// analyzer.)
 #[test]
 fn dumps_do_not_depend_on_who_looks_at_packets() {
     let Some(shared) = shared("") else { return };
