@@ -38,7 +38,7 @@ pub struct SystemFile {
 }
 
 impl SystemFile {
-    /// A file that is open to read and write.
+    /// Wraps an open file.
     pub fn new(file: File) -> Self {
         Self {
             file,

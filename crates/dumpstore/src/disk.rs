@@ -104,7 +104,7 @@ impl dyn DiskFile + '_ {
 /// is opened again when it is needed.
 #[derive(Debug)]
 pub struct KeptFile {
-    /// The name of the file when it was created.
+    /// The path of the file. A caller that renames the file sets the new path.
     pub path: PathBuf,
     /// See [`DiskFile::identity`].
     pub identity: (u64, u64),
@@ -225,7 +225,7 @@ impl Disk for SystemDisk {
         Ok(Arc::new(SystemFile::new(File::from(file))))
     }
 
-    /// Whether anything has this name. A link is followed.
+    /// `false` for a link to a missing file.
     fn exists(&self, path: &Path) -> bool {
         path.exists()
     }

@@ -39,8 +39,9 @@ impl FileLocation {
     /// The location of a file, which need not exist.
     ///
     /// # Errors
-    /// A directory of the path is missing or may not be entered. The path ends without a name (`/`,
-    /// `..`). The path leads root through a link that another user may have made.
+    /// A directory of the path is missing or may not be entered. The path, or a link in the path,
+    /// has no name at its end (`/`) or contains `..`. The path leads root through a link that
+    /// another user may have made.
     pub(crate) fn find(path: &Path) -> io::Result<Self> {
         let mut walk = PathWalk::new(path)?;
         loop {
@@ -161,9 +162,9 @@ fn may_be_foreign(link: &Stat, directory: &Stat) -> bool {
 }
 
 /// Whether another user can write to a directory: make names there, and rename or remove names. In
-/// a sticky directory these may be only the names of that user's files. Always `false` if this
-/// process is not root. The bits of the group include all users whom an access control list lets
-/// write: acl(5).
+/// a sticky directory that user may rename and remove only the names of own files. Always `false`
+/// if this process is not root. The bits of the group include all users whom an access control list
+/// lets write: acl(5).
 pub(crate) fn is_shared(directory: &Stat) -> bool {
     geteuid().is_root() && (!is_own(directory) || directory.st_mode & 0o022 != 0)
 }

@@ -103,7 +103,7 @@ pub struct SocketFile {
     notifier: Notifier,
 }
 
-/// The staging directory, locked. Dropping it removes the directory.
+/// The staging directory, locked. Dropping this value removes the directory.
 #[derive(Debug)]
 struct Staging<'p> {
     location: &'p FileLocation,

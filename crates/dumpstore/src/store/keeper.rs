@@ -32,8 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// How long the writer of a dump waits for one answer of the dump-keeper about room on a full disk.
 /// The first listing of a large directory can take seconds.
 const ROOM_WAIT: Duration = Duration::from_secs(30);
-/// Least room to make when a file system is full, in bytes, but no more than a hundredth of the
-/// file system.
+/// Least number of bytes to free when a file system is full, or a hundredth of the file system if
+/// that is less.
 const ROOM_BYTES: u64 = 64 << 20;
 
 /// Retention limits, and the space that dumps must leave free on the file system.
@@ -453,7 +453,7 @@ impl KeeperState {
         // The new mark first, so that the dump is held at any time.
         let held = self.listing.hold(id, true).and_then(|_| {
             self.listing.look_again(was);
-            // If another dump took the old name, the old mark also holds that dump.
+            // If another dump took the old name, the old mark stays, and holds that dump.
             match self.listing.get(was) {
                 Some(_) => Ok(false),
                 None => self.listing.hold(was, false),

@@ -164,7 +164,7 @@ struct ListedDump {
     seen: (u64, i64),
 }
 
-/// The fields of a sidecar.
+/// The fields of a sidecar that the list of dumps needs.
 #[derive(Debug, Deserialize)]
 struct SidecarFields {
     program: String,
@@ -372,7 +372,8 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Whether a name is `STEM.END`, `STEM.linktypeN.END` or, if that was taken,
-/// `STEM.M.linktypeN.END`. `STEM-2.END` and `STEM.2.END` belong to other stems.
+/// `STEM.M.linktypeN.END`, perhaps with `.zst` or `.part`. `STEM-2.END` and `STEM.2.END` belong to
+/// other stems.
 fn is_capture_of(stem: &str, name: &str) -> bool {
     let rest = name.strip_prefix(stem).filter(|_| is_name(name));
     let between = |rest: &str| {
