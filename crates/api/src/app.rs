@@ -34,7 +34,7 @@ task_local! {
     pub(crate) static PERMIT: Arc<ConcurrencyPermit>;
 }
 
-/// The state of the API: the recorder, the limits, and the counters.
+/// The state of the API, such as the recorder, the limits, and the counters.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) handle: RecorderHandle,

@@ -25,7 +25,8 @@ pub(crate) struct Caller {
     /// The client's address and port; `None`: the client uses the unix socket or needs no token, or
     /// this `Caller` is stored in a session or link.
     pub(crate) address: Option<SocketAddr>,
-    /// The session that the request's cookie names; `None`: the client is identified otherwise.
+    /// The session that the request's cookie names, or that the request has started by a login.
+    /// `None`: the request has no session.
     pub(crate) session: Option<Arc<Session>>,
 }
 

@@ -46,7 +46,7 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 pub struct ClientConfig {
     /// The recorder's address.
     pub endpoint: Endpoint,
-    /// The token; `None`: a unix socket needs no token.
+    /// The token; `None`: the client sends no token. A unix socket needs no token.
     pub token: Option<String>,
     /// A file of the authorities (PEM) that may have signed the server's certificate; `None`: the
     /// system's authorities.

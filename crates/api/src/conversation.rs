@@ -62,7 +62,8 @@ pub(crate) struct Conversation {
     sides: [Side; 2],
 }
 
-/// One direction of a connection. Positions count bytes from the start of the direction.
+/// One direction of a connection. Positions count bytes from the start of the direction. If the
+/// start (SYN) was not seen, positions count from the first seen byte.
 #[derive(Debug, Default)]
 struct Side {
     /// The sequence number of SYN.

@@ -10,8 +10,8 @@ use sha2::{Digest, Sha256};
 
 use crate::problem::Problem;
 
-/// Number of remembered keys. The recorder remembers the dumps of as many keys of triggers without
-/// a rule.
+/// Number of remembered keys. The recorder also remembers 256 keys of triggers without a rule, each
+/// with its dump.
 const KEPT: usize = 256;
 
 /// The last keys, each with a hash of its request.

@@ -14,7 +14,7 @@
 //! | `client` | the client that the commands of `retroscope` use |
 //!
 //! The API calls functions of [`retroscope_recorder::RecorderHandle`] that any thread may call. The
-//! recorder does not know the API. The API speaks neither HTTP/2 nor HTTP/3: these requests gain
+//! recorder does not know the API. The API speaks neither HTTP/2 nor HTTP/3: its requests gain
 //! nothing from several streams in one connection, and each protocol adds attack surface.
 #![forbid(unsafe_code)]
 

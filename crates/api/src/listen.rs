@@ -178,7 +178,7 @@ impl BoundApi {
 }
 
 /// The URL of the page for a browser on this machine. With TLS, the host is the first name of
-/// `hosts`, because the certificate probably contains this name.
+/// `hosts`, if there is a name, because the certificate probably contains this name.
 fn page_url(listeners: &[(Listener, RouteSet)], hosts: &[String]) -> Option<String> {
     let all = listeners.iter().filter(|(_, part)| *part == RouteSet::All);
     let (at, is_tls) = all

@@ -68,7 +68,7 @@ pub struct Server {
     /// `None` only while the server is dropped.
     runtime: Option<Runtime>,
     closing: watch::Sender<bool>,
-    /// A message to one of these channels requests that a file is read again.
+    /// A message to one of these channels requests that the tokens or the TLS files are read again.
     refresh: Vec<SyncSender<()>>,
     app: Arc<App>,
     seats: Vec<Arc<ConnectionLimit>>,

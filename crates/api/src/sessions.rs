@@ -116,7 +116,7 @@ impl Failures {
 }
 
 impl Sessions {
-    /// `page`: without the page, there are no sessions.
+    /// No sessions yet. `page` has the times after which sessions end; `None`: they end at once.
     pub(crate) fn new(page: Option<Page>) -> Self {
         let (idle, lifetime) = page
             .map(|page| (page.idle, page.lifetime))

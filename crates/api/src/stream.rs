@@ -19,8 +19,8 @@ const PIECES: usize = 4;
 const PIECE_BYTES: usize = 64 << 10;
 
 /// The writing end of a body. If it is dropped without [`Self::end`], the body is cut: over
-/// HTTP/1.1 its last chunk is missing, so that no client takes the body for complete. `None` in the
-/// channel marks the end.
+/// HTTP/1.1 the last chunk, or bytes that `Content-Length` counts, are missing, so that no client
+/// takes the body for complete. `None` in the channel marks the end.
 #[derive(Debug)]
 pub(crate) struct Sender(mpsc::Sender<Option<Frame<Bytes>>>);
 

@@ -1,9 +1,9 @@
 //! Tokens, which authenticate clients over TCP.
 //!
 //! A token is 256 random bits. `retroscope token` makes a token, and prints it or writes it to a
-//! file once. The token file contains only its SHA-256. A slow password hash would add nothing:
-//! nobody can try 2²⁵⁶ values, however fast a try is. With a fast hash a recorder can check a
-//! thousand requests a second cheaply.
+//! file once. The token file has only the SHA-256 of a token. A slow password hash would add
+//! nothing: nobody can try 2²⁵⁶ values, however fast a try is. With a fast hash a recorder can
+//! check a thousand requests a second cheaply.
 //!
 //! A line of the token file is a JSON object, [`TokenLine`]. Blank lines and lines that begin with
 //! `#` are ignored. The token file is read again when it changes.

@@ -55,8 +55,8 @@ impl Requests {
             family.add(&[("type", kind)], Some(requests));
         }
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        // Connections that start and end between the two reads do not make the difference too
-        // small, because the number of ended connections is read first.
+        // The number of ended connections is read first. So connections that start and end between
+        // the two reads usually do not make the difference too small.
         let ended = of(&self.ended);
         let accepted = of(&self.accepted);
         exposition

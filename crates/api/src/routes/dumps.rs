@@ -341,7 +341,8 @@ pub(crate) async fn read(
         };
         let report = app.handle.finished_dump(is_it)?;
         let stored = match (stored, &report) {
-            // The dump may have been finished after the first search.
+            // A finished dump needs no second search. Any other dump may have been finished after
+            // the first search.
             (first, Some(report)) if first.as_ref().is_ok_and(|it| !it.is_open) => first.ok(),
             (_, Some(report)) => find(&app.handle, &report.id).ok(),
             (first, None) => Some(first?),

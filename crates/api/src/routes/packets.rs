@@ -162,7 +162,7 @@ pub(crate) struct PacketPage {
     scan: ScanSummary,
 }
 
-/// The place of a page in the answer.
+/// The first packet of a page, among all packets that the client asks for.
 enum PageStart {
     First,
     /// After these packets of the ring.

@@ -156,7 +156,7 @@ fn a_dump_is_sent_while_it_grows() {
     assert!(packets(&answer.body) > 2000);
 }
 
-/// A held dump stays, a released dump can be deleted, and each deletion is reported.
+/// A held dump stays, a released dump can be deleted, and the deletion is reported.
 #[test]
 fn dumps_are_held_released_and_deleted() {
     let served = Served::new();

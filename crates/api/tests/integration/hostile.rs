@@ -461,7 +461,7 @@ fn an_account_has_half_of_the_connections() {
     assert_eq!(served.ask(&other).status, 200);
 }
 
-/// A page of packets keeps its permit until the client has read the text.
+/// A page of packets keeps its permit until the client has read the text or disconnects.
 #[test]
 fn unread_pages_occupy_places() {
     let served = Served::recording("generate:flows=10,rate=10kpps,size=4090", |_| None);
