@@ -18,9 +18,9 @@ const PIECES: usize = 4;
 /// Maximum number of bytes of a piece that a [`PieceWriter`] makes.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// The writing end of a body. If it is dropped without [`Self::end`], the body is cut: over
-/// HTTP/1.1 the last chunk, or bytes that `Content-Length` counts, are missing, so that no client
-/// takes the body for complete. `None` in the channel marks the end.
+/// The writing end of a body. If it is dropped without [`Self::end`], the body is cut. Over
+/// HTTP/1.1 a cut body lacks its last chunk, or bytes that `Content-Length` counts, so that no
+/// client takes the body for complete. `None` in the channel marks the end.
 #[derive(Debug)]
 pub(crate) struct Sender(mpsc::Sender<Option<Frame<Bytes>>>);
 

@@ -118,7 +118,7 @@ struct ThreadBody<'a> {
 struct RingBody {
     /// Packets published since the start.
     stored: u64,
-    /// Captured bytes of these packets.
+    /// Captured bytes of the packets published since the start.
     stored_bytes: u64,
     /// Packets that were overwritten.
     evicted: u64,

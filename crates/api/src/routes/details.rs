@@ -67,7 +67,7 @@ struct SourceBody {
 struct ContextBody {
     /// Number of packets that were dissected together, the requested packet included.
     packets: usize,
-    /// Number of these packets before the requested packet.
+    /// Number of dissected packets before the requested packet.
     before: usize,
     /// The time range has more packets of the flow before the requested packet.
     is_limited: bool,

@@ -197,7 +197,7 @@ struct PageLines {
     bytes: u64,
     is_full: bool,
     lines: Vec<PacketLine>,
-    /// The stamp of the last packet, ns, and the number of packets up to it that have this stamp,
+    /// The stamp of the last packet, ns, and the number of packets so far that have this stamp,
     /// also on earlier pages.
     last: (i64, u64),
 }

@@ -106,8 +106,8 @@ fn changes_are_events_with_the_caller() {
     }
 }
 
-/// These refused requests make no `changed` event, and neither does a rule that is sent back
-/// unchanged.
+/// Five kinds of refused requests make no `changed` event, and neither does a rule that is sent
+/// back unchanged.
 #[test]
 fn requests_that_change_nothing_are_no_changes() {
     let served = Served::new();

@@ -446,7 +446,8 @@ fn metrics_may_have_an_address_of_their_own() {
     ask(request("POST", "/metrics").token(served.token("admin"))).refused(405);
 }
 
-/// The report of a dump with the last 100 ms, after the ring has overwritten the packets of the dump.
+/// The report of a dump of the last 100 ms. Returns after the ring has overwritten the dump's
+/// packets.
 fn overwritten_dump(served: &Served) -> Value {
     served.wait_for_packets(5000);
     let trigger = json!({ "dump": "udp", "past": "100ms", "future": "0s" });

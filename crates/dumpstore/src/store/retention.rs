@@ -18,8 +18,8 @@ pub struct Retention {
 pub struct RuleRetention {
     /// The limits on the dumps of the rule.
     pub keep: RetentionLimit,
-    /// The trigger expression of these dumps. `None`: dumps of any expression under the rule's name
-    /// count.
+    /// The trigger expression of the dumps that count as dumps of the rule. `None`: dumps of any
+    /// expression under the rule's name.
     pub expression: Option<String>,
 }
 
