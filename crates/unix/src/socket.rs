@@ -257,7 +257,7 @@ impl Drop for SocketFile {
 }
 
 impl FileLocation {
-    /// A path for bind(2) and connect(2), which take no descriptor of a directory.
+    /// A path for connect(2), which takes no descriptor of a directory.
     fn path(&self) -> PathBuf {
         path_in(&self.directory, &self.name)
     }
@@ -390,8 +390,8 @@ mod tests {
     }
 
     /// A staging directory that only this user can enter was left by a killed program, and is taken
-    /// over. Any other directory is refused, and so is a link. There another user could replace the
-    /// socket by another file, which the program would then give away.
+    /// over. Any other directory is refused, and so is a link: in these, another user could replace
+    /// the socket by another file, which the program would then give away.
     #[test]
     fn a_directory_that_was_left_behind_is_taken_over_and_no_others() {
         let folder = tempfile::tempdir().unwrap();

@@ -112,7 +112,8 @@ pub(crate) async fn trigger(
 }
 
 /// Waits until the dumper has created the dump's file, a moment after the analyzer opened the dump,
-/// but at most [`FILE_WAIT`]. The target of `Location` then exists when the client gets the answer.
+/// but at most [`FILE_WAIT`]. So the target of `Location` usually exists when the client gets the
+/// answer.
 async fn wait_until_there(handle: &RecorderHandle, dump: u64) {
     let begin = Instant::now();
     while begin.elapsed() < FILE_WAIT && matches!(handle.dump_id(dump), Ok(None)) {
