@@ -60,8 +60,8 @@ pub(crate) struct ClientBody {
     version: &'static str,
     /// The UUID of the recording; `null`: the recording has ended.
     recording: Option<String>,
-    /// By `operationId`, why the client's roles, filter or snap length forbid the operation. No other
-    /// operation is forbidden for these reasons.
+    /// By `operationId`, why the client's roles, filter or snap length forbid the operation. No
+    /// other operation is forbidden for these reasons.
     may_not: BTreeMap<&'static str, String>,
 }
 
