@@ -18,7 +18,7 @@ mod descriptor {
     const HEADER: usize = offset_of!(tpacket_block_desc, hdr);
     pub(super) const PACKETS: usize = HEADER + offset_of!(tpacket_hdr_v1, num_pkts);
     pub(super) const FIRST_PACKET: usize = HEADER + offset_of!(tpacket_hdr_v1, offset_to_first_pkt);
-    /// Despite its name, the time of the block's opening (`prb_open_block` of
+    /// Despite the name of the kernel's field, the time of the block's opening (`prb_open_block` of
     /// `net/packet/af_packet.c`).
     pub(super) const OPENED_SECONDS: usize = HEADER + offset_of!(tpacket_hdr_v1, ts_first_pkt);
     pub(super) const OPENED_NS: usize = OPENED_SECONDS + 4;
@@ -38,7 +38,7 @@ mod packet {
     pub(super) const WIRE: usize = offset_of!(tpacket3_hdr, tp_len);
     pub(super) const STATUS: usize = offset_of!(tpacket3_hdr, tp_status);
     pub(super) const MAC: usize = offset_of!(tpacket3_hdr, tp_mac);
-    /// After the packet's hash.
+    /// The tag control information, after the packet's hash.
     pub(super) const VLAN_TCI: usize = offset_of!(tpacket3_hdr, hv1) + 4;
     pub(super) const VLAN_TPID: usize = VLAN_TCI + 4;
     /// The link-layer address follows the header, which is aligned to 16 bytes.
@@ -72,7 +72,7 @@ pub(super) struct BlockSummary {
     /// Time stamp of the last packet, in ns since the UNIX epoch. For a block without packets, the
     /// time when it was closed.
     pub(super) last_ns: i64,
-    /// When the kernel opened the block, by the system's clock. Each packet arrived later.
+    /// When the kernel opened the block, by the system's clock. The kernel adds packets later.
     pub(super) opened_ns: i64,
 }
 
@@ -98,8 +98,8 @@ impl NicStampRange {
 pub(super) struct PartSummary {
     /// Packets whose descriptors were appended.
     pub(super) frames: u32,
-    /// Number of packets from the first packet that is not inside the block on. The walk ends at
-    /// this packet.
+    /// Packets that cannot be read: the first packet that is not inside the block, where the walk
+    /// ends, and all packets after it.
     pub(super) unreadable: u32,
     /// Packets that are larger than any frame on the wire.
     pub(super) merged: u32,
@@ -168,7 +168,7 @@ impl BlockWalk {
     /// larger than `frame_bytes_max`. Packets with a stamp of the NIC in `nic_range` are of
     /// interface [`NIC_STAMPED`].
     ///
-    /// A result without packets marks the end of the block.
+    /// A result without frames marks the end of the block.
     pub(super) fn read(
         &mut self,
         block: &[u8],
@@ -213,9 +213,9 @@ impl BlockWalk {
 }
 
 impl PartSummary {
-    /// Uses the NIC's stamp of a frame if the stamp agrees with the system's clock. The kernel
-    /// gives one stamp a packet, so the time of the fetch replaces a stamp that does not agree. No
-    /// stamp is later than the fetch.
+    /// Uses the NIC's stamp of a frame if the stamp agrees with the system's clock, at most the
+    /// time of the fetch. The kernel gives one stamp a packet, so the time of the fetch replaces a
+    /// stamp that does not agree.
     fn check_stamp(&mut self, frame: &mut FrameMeta, range: NicStampRange) {
         self.nic_stamped += 1;
         let stamp_ns = frame.time_ns;
@@ -237,8 +237,8 @@ fn ask_for<const LEVEL: u8>(block: &[u8], start: usize) {
     }
 }
 
-/// Reads the packet header at `position`: the descriptor, the offset of the next header relative to
-/// this one, and the status. `None` if any part is outside the block.
+/// Reads the packet header at `position`: the descriptor, the distance to the next header (0 in the
+/// last packet), and the status. `None` if any part is outside the block.
 #[inline(always)]
 fn read_packet(block: &[u8], position: usize) -> Option<(FrameMeta, u32, u32)> {
     let header = block

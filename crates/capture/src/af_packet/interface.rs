@@ -104,8 +104,8 @@ fn summary(message: NetlinkMessage<'_>) -> Option<InterfaceSummary> {
 /// Queries an interface's offloads.
 ///
 /// # Errors
-/// The system's error if the interface does not exist. A value that a driver does not report is
-/// `None`.
+/// The system's error, for example if the interface does not exist. A value that a driver does not
+/// report is `None`.
 pub fn offloads(interface: &str) -> io::Result<Offloads> {
     let query = InterfaceQuery::new()?;
     query.index(interface)?;
@@ -119,7 +119,8 @@ pub fn offloads(interface: &str) -> io::Result<Offloads> {
     })
 }
 
-/// How a NIC buffers received packets until the driver fetches the packets.
+/// How a NIC buffers received packets until the driver fetches the packets, and whether it stamps
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reception {
     /// Entries of the receive ring, each for one packet or a part of a packet, and the largest
@@ -136,8 +137,8 @@ pub struct Reception {
 /// `-T`).
 ///
 /// # Errors
-/// The system's error if the interface does not exist. A value that a driver does not report is no
-/// error.
+/// The system's error, for example if the interface does not exist. A value that a driver does not
+/// report is no error.
 pub fn reception(interface: &str) -> io::Result<Reception> {
     let query = InterfaceQuery::new()?;
     query.index(interface)?;

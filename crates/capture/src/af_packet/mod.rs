@@ -11,7 +11,7 @@
 //! - `packet_interface`: an interface by its name, and binding sockets to the interface,
 //! - `source` and `queue`: the [`Source`](crate::Source) trait,
 //! - `nic`: losses before the kernel's taps,
-//! - `watermark`: why the watermark of an idle queue holds.
+//! - `watermark`: why a queue's watermark holds.
 //!
 //! # Counting
 //! `received` is the kernel's `tp_packets`, which includes its drops (`tp_drops`: no free block),

@@ -159,7 +159,7 @@ impl PacketInterface {
     /// Looks up the interface of this name.
     ///
     /// # Errors
-    /// Every reason why the interface cannot be recorded.
+    /// No interface has the name, its kind cannot be recorded, or a system call failed.
     pub(super) fn look_up(&self) -> Result<InterfaceSnapshot, SourceError> {
         let name = self.name();
         if name == "any" {
@@ -225,8 +225,8 @@ impl PacketInterface {
         Ok((socket, BlockRing::new(mapping), notice))
     }
 
-    /// Requests `blocks` blocks. While the kernel lacks memory, requests half as many, but at least
-    /// [`BLOCKS_MIN`]. Returns the number of blocks.
+    /// Requests `blocks` blocks. While the kernel lacks memory, requests half as many, unless half
+    /// is less than [`BLOCKS_MIN`]. Returns the number of blocks.
     fn set_up_ring(&self, socket: &PacketSocket, mut blocks: u32) -> Result<u32, SourceError> {
         loop {
             match socket.set_up_ring(BLOCK_BYTES, blocks, RETIRE_MS) {
@@ -258,7 +258,7 @@ impl PacketInterface {
             .attach_filter(&REJECT_ALL)
             .map_err(|error| self.error("setsockopt(SO_ATTACH_FILTER)", error))?;
         // Other programs on the interface, such as an IDS, then report the same time for a packet
-        // as we do. If the call fails, our stamps are as good as before.
+        // as we do. If the call fails, each socket stamps the packets separately.
         let _ = socket.stamp_on_arrival();
         if self.takes_nic_stamps {
             socket

@@ -204,7 +204,7 @@ impl PacketEngine {
     }
 
     /// Counts the packets that keep the NIC's stamps. If most of the NIC's stamps in `part` do not
-    /// agree with the system's clock, the socket takes the kernel's stamps from now on.
+    /// agree with the system's clock, the socket changes to the kernel's stamps.
     fn note_nic_stamps(&mut self, part: PartSummary, live: &mut LiveState) {
         let agreed = part.nic_stamped - part.nic_refused;
         self.counters.nic_stamped += u64::from(agreed);

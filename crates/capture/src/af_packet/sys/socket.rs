@@ -101,7 +101,7 @@ impl PacketSocket {
         blocks: u32,
         retire_ms: u32,
     ) -> io::Result<()> {
-        // Version 3 ignores the frame size; it must only divide the block size.
+        // Version 3 ignores the frame size. The kernel only checks that whole frames fit a block.
         let frame_bytes = 2048;
         let version = libc::tpacket_versions::TPACKET_V3 as c_int;
         self.set_packet(libc::PACKET_VERSION, &version)?;
