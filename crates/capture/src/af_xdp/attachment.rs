@@ -62,7 +62,7 @@ pub(super) struct Attachment {
     /// A program for the interface of the start alone, which gets the NIC's stamps from the driver.
     /// `None`: the queues take no stamps of the NIC, and `program` leaves no room for such stamps.
     bound: Option<XdpProgram>,
-    /// A queue has reported that packets have no stamps of the NIC.
+    /// A queue has reported packets without a usable stamp of the NIC.
     pub(super) has_reported_stamps: AtomicBool,
     pub(super) counters: CounterLines,
     pub(super) sockets: Map,

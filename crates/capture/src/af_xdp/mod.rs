@@ -10,6 +10,7 @@
 //! - `attachment`: the program's maps and link,
 //! - `btf`: finds functions of the kernel that the program calls,
 //! - `mode`: how packets arrive, [`XdpMode`],
+//! - `config`: user configuration,
 //! - `xdp_interface`: an interface by its name, and sockets (`channel`) for the interface,
 //! - `sender`: sending, for [`send`](crate::send),
 //! - `sys`: bpf(2), sockets, rings and memory shared with the kernel,

@@ -113,7 +113,7 @@ const FIN_SYN_RST: i32 = 7;
 const SYN: i32 = 2;
 const SYN_ACK: i32 = 18;
 
-/// Maps of the program, as descriptors, and the mode for which it is assembled.
+/// Maps of the program, as descriptors, and the options of its assembly.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ProgramInputs {
     /// Array of counter lines, one for each queue.
@@ -226,7 +226,7 @@ fn look_up(code: &mut Assembler, map: i32, place: i16) {
 }
 
 /// Puts the time in front of the packet and, with `nic_stamps`, the NIC's stamp in front of the
-/// time. Counts the packet if the driver has no room there.
+/// time. Counts the packet as unstamped if the driver has no room for this.
 fn stamp(code: &mut Assembler, nic_stamps: Option<i32>) {
     let (bytes, time) = nic_stamps.map_or((8, 0), |_| (16, 8));
     if let Some(function) = nic_stamps {

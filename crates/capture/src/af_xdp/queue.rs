@@ -60,7 +60,7 @@ const NO_NIC_STAMP: &str = "packets have no stamp of the NIC";
 const CONTINUED: u32 = 1;
 
 /// Room after the chunks for packets of several chunks: at least one packet of the largest size
-/// that the kernel makes (17 pages).
+/// that the kernel makes (17 pages of 4 KiB).
 pub(super) const OWN_BYTES: usize = 1 << 20;
 
 /// A socket with its memory.
