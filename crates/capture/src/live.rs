@@ -177,8 +177,8 @@ pub enum StopBalance {
 #[derive(Debug)]
 enum QueuePhase {
     Running,
-    /// Stopped, and nobody has called `next` since. The drain starts with this call, so a slow
-    /// caller still gets the packets that wait.
+    /// Stopped. The drain starts in the next call of `next`, so a slow caller still gets the
+    /// packets that wait. If the engine stopped itself, the drain starts in the same call.
     Stopped(CutOff),
     Draining(QueueDrain),
     Ended,
@@ -616,8 +616,8 @@ pub(crate) struct Presence {
     pub(crate) is_up: bool,
     /// The interface was removed or left to the host, and no check has found an interface since.
     pub(crate) is_gone: bool,
-    /// When the interface was found down or removed, on the system clock. Lowered to the new time
-    /// if the clock is set back.
+    /// When the interface was found down or removed, or was left to the host, on the system clock.
+    /// Lowered to the new time if the clock is set back.
     down_ns: i64,
 }
 

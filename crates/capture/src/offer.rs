@@ -13,10 +13,10 @@ use retroscope_packet::LinkType;
 pub struct Offer {
     /// The capture filter: one classic BPF program for each link type that it compiles for. The
     /// programs expect frames as on the wire, with all VLAN tags in place, and return 0 for an
-    /// unwanted frame. Empty without a filter, with a packet limit (`-c`), or if a program alone
-    /// cannot decide.
+    /// unwanted frame. Lacks link types for which no single program can decide. Empty without a
+    /// filter, and with a packet limit (`-c`).
     pub programs: Vec<(LinkType, Vec<Instruction>)>,
-    /// The recorder has a filter that is not in `programs`. The engine must deliver whole frames,
+    /// The recorder has a filter, and `programs` is empty. The engine must deliver whole frames,
     /// which the recorder then filters.
     pub is_filtered_behind: bool,
     /// Bytes needed of each frame as on the wire; 0: all. An engine may deliver more. An engine

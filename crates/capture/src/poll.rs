@@ -13,7 +13,7 @@ use rustix::{
 
 use crate::clock::{self, SECOND_NS};
 
-/// Pause after poll(2) reported an error, ns. poll(2) reports the error again at once until the
+/// Shortest wait if poll(2) reports an error, ns. poll(2) reports the error again at once until the
 /// queue has checked its interface.
 const AFTER_ERROR_NS: i64 = 1_000_000;
 
@@ -37,7 +37,7 @@ pub(crate) fn wait_for(descriptor: impl AsFd, wait_ns: i64) -> io::Result<PollFl
 }
 
 /// Waits until one of the descriptors is readable, or `wait` has passed. Returns earlier after a
-/// signal, and about 1 ms after an error.
+/// signal. Returns earlier after an error too, but not in the first millisecond of the wait.
 pub(crate) fn wait_for_any(descriptors: &[BorrowedFd<'_>], wait: Duration) {
     let start_ns = clock::monotonic_ns();
     let mut descriptors: Vec<PollFd<'_>> = descriptors

@@ -122,7 +122,7 @@ impl Probed for DividedQueues {
 /// The capacity of a live queue's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceBuffer {
-    /// Capacity in bytes. Each packet takes some tens of bytes in addition to its own.
+    /// Capacity in bytes. Each packet takes some tens of bytes in addition to its data.
     Bytes(u64),
     /// Capacity in packets.
     Packets(u64),
@@ -236,9 +236,9 @@ pub trait Queue: Send + fmt::Debug {
     /// 100 ms, so that the caller knows that the flow goes on.
     ///
     /// The drop ends with a SYN without ACK, for both directions, or after the silence. The engine
-    /// never drops fragments, or frames with VLAN tags, IPv4 options or IPv6 extension headers.
-    /// With more than 65,536 dropped directions, the engine delivers the least recently seen
-    /// directions again.
+    /// never drops fragments, or frames with IPv4 options, IPv6 extension headers or VLAN tags
+    /// (except tags that the NIC removes). With more than 65,536 dropped directions, the engine
+    /// delivers some of the least recently seen directions again.
     ///
     /// # Errors
     /// The kernel's error; [`io::ErrorKind::Unsupported`] if the engine cannot drop.
@@ -248,8 +248,8 @@ pub trait Queue: Send + fmt::Debug {
 
     /// Stops the intake at once. Frames that arrive from now on are not received, except from a
     /// device that cannot be stopped. `next` of a live interface still delivers the frames that the
-    /// engine holds, then [`QueueStatus::End`]. Files and streams end at once. A second call does
-    /// nothing.
+    /// engine holds, then [`QueueStatus::End`]. Files, streams and the generator end at once. A
+    /// second call does nothing.
     fn stop(&mut self);
 }
 
@@ -328,10 +328,10 @@ pub struct FrameMeta {
     pub time_ns: i64,
     /// Offset of the captured bytes in [`Burst::memory`].
     pub offset: usize,
-    /// Bytes captured, without `vlan`.
+    /// Bytes captured, without the tag in `vlan`.
     pub captured_len: u32,
-    /// Bytes on the wire, without `vlan` and usually without the frame check sequence. At least
-    /// `captured_len` except in malformed files.
+    /// Bytes on the wire, without the tag in `vlan` and usually without the frame check sequence.
+    /// At least `captured_len` except in malformed files.
     pub wire_len: u32,
     /// Index into [`Queue::interfaces`].
     pub interface: u16,
@@ -385,8 +385,9 @@ impl InterfaceInfo {
 pub enum TimeDomain {
     /// A capture file's stamps, in any order.
     File,
-    /// A software stamp of each packet, by the kernel or by the XDP program, as a time of the
-    /// system's real-time clock. The queue converts the XDP program's monotonic stamps.
+    /// A software stamp by the kernel or by the XDP program, or without a usable stamp the time of
+    /// the fetch, on the system's real-time clock. The queue converts the XDP program's monotonic
+    /// stamps.
     KernelSoftware,
     /// The system's real-time clock at the fetch of a burst: all frames of the burst have the same
     /// stamp.
@@ -396,7 +397,7 @@ pub enum TimeDomain {
     Nic,
     /// A clock that may belong to another system, such as a capture card or another host.
     Foreign,
-    /// The generator's schedule.
+    /// The generator's schedule or, without a rate, the clock at the start of each burst.
     Generator,
 }
 
@@ -450,7 +451,8 @@ pub enum LossCause {
     Damaged,
     /// The engine had no free buffer.
     NoBuffer,
-    /// The packet was longer than the engine's memory for one frame.
+    /// The packet was longer than the engine's memory for one frame or, with DPDK, its lengths did
+    /// not fit its buffers.
     Oversize,
     /// The engine dropped the packet on purpose before copying it, because its flow is
     /// [shunted](Queue::shunt). Contains the class.

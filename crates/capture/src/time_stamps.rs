@@ -3,8 +3,8 @@
 //! A NIC that stamps packets reads the NIC's PTP hardware clock. Ring time, windows and watermarks
 //! use the system's clock. Another program, such as phc2sys, must synchronize the two clocks. So a
 //! stamp of the NIC must be within [`NIC_AHEAD_NS_MAX`] and [`NIC_BEHIND_NS_MAX`] of the packet's
-//! time on the system's clock. AF_PACKET knows this time only as a range: from the opening of the
-//! packet's block to the fetch of the block. The stamp must also not be older than the queue's
+//! time on the system's clock. AF_PACKET knows this time only roughly: between the opening of the
+//! packet's block and the fetch of the block. The stamp must also not be older than the queue's
 //! watermark. An engine of this crate uses no other stamp of the NIC.
 //!
 //! Which packets a NIC stamps is a setting of the whole NIC. [`TimeStamps::Auto`] never changes the
@@ -62,7 +62,7 @@ const ALL_PACKETS: i32 = 1;
 enum StampChoice {
     UseKernel,
     UseNic,
-    /// Changes the NIC's setting to this one, and uses the NIC's stamps.
+    /// Changes the NIC's setting to this setting, and uses the NIC's stamps.
     TurnOn(NicStampSetting),
     /// Refuses the recording, for this reason.
     Refuse(String),
@@ -73,7 +73,7 @@ impl TimeStamps {
     /// necessary, which needs CAP_NET_ADMIN.
     ///
     /// # Errors
-    /// The interface cannot have the stamps that [`TimeStamps::Hardware`] requires.
+    /// The stamps that [`TimeStamps::Hardware`] requires do not exist, or cannot be turned on.
     pub(crate) fn prepare(self, interface: &NamedInterface) -> Result<bool, SourceError> {
         let (query, name) = (&interface.query, interface.name.as_str());
         let stamps_all = query.ethtool_received_stamps(name).is_ok_and(stamps_all);

@@ -15,7 +15,7 @@ use crate::clock::{CLOCK_STEP_NS, Now};
 pub struct Watermark {
     pub(crate) time_ns: i64,
     /// The newest stamp of all bursts since the start or since the system clock was last set back,
-    /// including the burst that is being lent. Before the first such burst, the time of the
+    /// including the burst that is being lent. Before the first such burst, the time of the first
     /// promise. At most the system clock at the fetch, if the system clock stamps the packets.
     burst_ns: i64,
     /// The longest time from the stamp of a packet until the engine can fetch the packet, ns.
@@ -39,8 +39,8 @@ impl Watermark {
     ///
     /// While packets arrive without a pause, nobody checks the clocks for a step back, so this
     /// function detects the step. If the clock is earlier than the promise, the clock was set back
-    /// and the promise follows. A stamp later than the clock is from before the step, and advances
-    /// the promise only to the clock.
+    /// and the promise follows. A stamp later than the clock is from before the step, and counts as
+    /// the time of the clock.
     pub fn on_burst(&mut self, newest_ns: i64, clock_ns: Option<i64>) {
         self.on_given_back();
         let Some(clock_ns) = clock_ns else {

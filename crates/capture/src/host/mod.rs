@@ -18,7 +18,7 @@ use crate::SourceError;
 /// Largest number of names in one list of a sentence; the other names are only counted.
 const NAMES_MAX: usize = 8;
 
-/// The use that [`HostUse`] cannot see.
+/// A use that [`HostUse`] cannot see.
 pub const UNSEEN: &str =
     "a macvlan or VLAN on it in another network namespace, such as a container's, cannot be seen";
 

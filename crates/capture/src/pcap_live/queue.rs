@@ -139,7 +139,7 @@ impl LiveEngine for PcapEngine {
         self.look_at_interface(live)
     }
 
-    /// Waits for packets, as long as the device allows.
+    /// The descriptor, and the longest wait that the device allows.
     fn wait_terms(&self, live: &LiveState) -> Option<(Option<BorrowedFd<'_>>, i64)> {
         let descriptor = self.handle.descriptor();
         let limit = self.handle.poll_limit().filter(|_| !live.presence.is_gone);

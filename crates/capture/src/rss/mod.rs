@@ -54,8 +54,8 @@ pub struct RssSettings {
     /// unknown.
     pub table: Vec<u32>,
     /// The hashed fields of each kind of packet: [`SOURCE`] and similar bits, and bits of other
-    /// fields, such as the VLAN tag, in the driver's own order. Kinds that the driver does not
-    /// report are missing.
+    /// fields, such as the VLAN tag, whose position in the input the driver chooses. Kinds that the
+    /// driver does not report are missing.
     pub fields: Vec<(FlowKind, u64)>,
 }
 
