@@ -1,7 +1,7 @@
 /* Functions for the engine's use of DPDK. DPDK's data path consists of inline functions and of structures whose layout changes
  * between versions, so Rust cannot call it directly.
  *
- * The functions make no decisions. Each returns 0 or a count, or a negated errno after a failure. dpdk.h and the Rust
+ * The functions make no decisions. Those that can fail return a negated errno after a failure. dpdk.h and the Rust
  * declarations (src/sys/) say which thread may call a function.
  */
 #define _GNU_SOURCE
@@ -33,7 +33,7 @@
 
 /* ---- DPDK's messages ------------------------------------------------------------------------------------------------- */
 
-/* DPDK's last log lines, for error messages. Any thread may log. */
+/* The first bytes of DPDK's log since rsd_take_words last ran, for error messages. Any thread may log. */
 static char words[512];
 static size_t words_length;
 static pthread_mutex_t words_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -18,8 +18,8 @@ pub struct DpdkConfig {
     /// ([`HostUse`](retroscope_capture::HostUse)).
     pub take_interface: bool,
     /// Bytes of packet buffers for the receive queues of each thread, rounded down to a power of
-    /// two of buffers for each queue. `None`: for each receive queue 4096 buffers, or 512 for a
-    /// vdev. The device's limits apply in both cases. Each thread gets 1024 buffers in addition.
+    /// two of buffers for each queue, 64 to 32,768. `None`: for each receive queue 4096 buffers, or
+    /// 512 for a vdev. The device's limits apply in both cases. Each thread gets 1024 buffers more.
     pub buffer_bytes: Option<usize>,
     /// The CPU of each thread. Empty: each thread runs on the CPUs near the device, or on any CPU
     /// if these CPUs are unknown or all CPUs of the machine.

@@ -13,6 +13,7 @@
 //! - `queue`, `stamps`, `idle`: the [`Queue`](retroscope_capture::Queue), the origin of time
 //!   stamps, and waiting without packets,
 //! - `source`: the [`Source`](retroscope_capture::Source) trait,
+//! - `config`: user configuration,
 //! - `sys`: the functions of `shim/dpdk.c`, which call DPDK's functions.
 //!
 //! # Threads and memory

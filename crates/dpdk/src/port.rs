@@ -24,10 +24,10 @@ use retroscope_capture::{
 /// Packets of a burst at most.
 pub(super) const BURST: u16 = 64;
 
-/// Descriptors of a NIC's queue, if the NIC supports as many: 275 µs at 10 Gbit/s of the smallest
-/// frames.
+/// Descriptors of a NIC's queue by default, if the NIC supports as many: 275 µs at 10 Gbit/s of the
+/// smallest frames.
 const DESCRIPTORS: u16 = 4096;
-/// Descriptors of a vdev's queue; most drivers of vdevs ignore the number.
+/// Descriptors of a vdev's queue by default; most drivers of vdevs ignore the number.
 const DESCRIPTORS_OF_VDEV: u16 = 512;
 
 /// Buffers in addition to the descriptors: the lent burst, and the caches of threads.
@@ -38,7 +38,7 @@ const SPARE_BUFFERS: u32 = 1024;
 const HEADROOM: u16 = 128;
 const ROOMS: [u16; 2] = [2048, 16_384];
 
-/// The longest frame that is joined from several buffers.
+/// The longest frame that is copied from several buffers, or from a foreign buffer.
 pub(super) const FRAME_BYTES_MAX: u32 = 65_536;
 
 /// Maximum MTU that is requested from a NIC: a network tap or mirror port may deliver jumbo frames.

@@ -236,8 +236,8 @@ impl DpdkEngine {
         true
     }
 
-    /// Describes frames one by one, for frames with individual stamps or several buffers. Returns
-    /// the newest stamp.
+    /// Describes frames one by one, for frames with individual stamps, several buffers or foreign
+    /// buffers. Returns the newest stamp.
     fn describe(&mut self, now_ns: i64, direction: Direction) -> i64 {
         let mut own_at = self.mbufs.own_at;
         let mut newest_ns = i64::MIN;
@@ -413,8 +413,8 @@ impl LiveEngine for DpdkEngine {
     /// Checks are rare, because the driver may take a lock or query its NIC for the answer.
     const LOOK_NS: i64 = 50_000_000;
 
-    /// The descriptors of a NIC's receive queues. `None` for a vdev, whose descriptors hold no
-    /// waiting packets.
+    /// The descriptors of the NIC's receive queues that this engine polls. `None` for a vdev, whose
+    /// descriptors hold no waiting packets.
     fn buffer(&self) -> Option<SourceBuffer> {
         let OpenPort {
             quirks,
