@@ -35,7 +35,8 @@ pub trait Probed: Send + fmt::Debug {
     /// The number of queues that the source opens, at least 1.
     fn queues(&self) -> usize;
 
-    /// Whether all packets of a flow, in both directions, arrive through the same queue.
+    /// Whether all packets of a flow, in both directions, arrive through the same queue. If there
+    /// are several queues, fragments may arrive through another queue.
     fn keeps_flows_together(&self) -> bool {
         self.queues() == 1
     }

@@ -32,13 +32,13 @@ pub(crate) const NIC_BEHIND_NS_MAX: i64 = 10_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TimeStamps {
     /// The NIC's stamps if the NIC is set to stamp all received packets and the engine can get the
-    /// stamps, otherwise the kernel's.
+    /// stamps, otherwise as [`Self::Kernel`].
     #[default]
     Auto,
     /// The NIC's stamps. If the NIC stamps no packets, the engine sets the NIC to stamp all
     /// received packets. The NIC keeps this setting.
     Hardware,
-    /// The kernel's stamps.
+    /// The kernel's stamps; with AF_XDP, the stamps of the XDP program.
     Kernel,
 }
 

@@ -53,7 +53,7 @@ pub(super) struct OpenPort {
     pub(super) node: i32,
     pub(super) queues: u16,
     /// Whether all packets of a flow arrive through the same queue: either there is one queue, or
-    /// the hash key proves this property.
+    /// the hash key proves this property (except for fragments).
     pub(super) flows_together: bool,
     /// Number of threads, with one pool each.
     pub(super) threads: u16,

@@ -113,9 +113,9 @@ pub(super) struct XdpEngine {
     lent: u64,
     /// Lent frames with a stamp of the NIC.
     nic_stamped: u64,
-    /// Sum of three losses: packets that the kernel lost for sockets that were closed since,
-    /// packets that did not arrive before their interface was gone, and packets that cannot be lent
-    /// (malformed descriptors, or longer than [`OWN_BYTES`]).
+    /// Sum of three losses. The kernel lost packets for sockets that were closed since. Packets did
+    /// not arrive before their interface was gone. Packets could not be lent (malformed
+    /// descriptors, or longer than [`OWN_BYTES`]).
     lost_before: u64,
     /// The program's count of packets without a stamp when the socket was bound.
     unstamped_before: u64,
