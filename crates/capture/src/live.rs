@@ -178,7 +178,7 @@ pub enum StopBalance {
 enum QueuePhase {
     Running,
     /// Stopped. The drain starts in the next call of `next`, so a slow caller still gets the
-    /// packets that wait. If the engine stopped itself, the drain starts in the same call.
+    /// packets that wait. If the engine stopped itself, the drain may start in the same call.
     Stopped(CutOff),
     Draining(QueueDrain),
     Ended,
