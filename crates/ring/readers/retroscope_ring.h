@@ -134,7 +134,7 @@ struct rring_cursor {
 	uint64_t missed;   /* records after the first copied bucket that were overwritten unread */
 	uint64_t damaged;  /* records in damaged buckets */
 	int started;
-	struct rring_bucket bucket; /* the last copied bucket */
+	struct rring_bucket bucket; /* the last bucket copied or found damaged */
 };
 
 struct rring_interface {
@@ -504,7 +504,7 @@ static inline int rring_copy_bucket(const struct rring *ring, const struct rring
 	return error;
 }
 
-/* A copied packet, below `copy->count`. */
+/* The copied packet with this index, which is below `copy->count`. */
 static inline void rring_packet(const struct rring_copy *copy, size_t index,
 				struct rring_packet *packet)
 {

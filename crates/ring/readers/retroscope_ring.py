@@ -15,12 +15,12 @@ A line has: number of the producer, number of the record, stamp in ns since the 
 on the wire, interface, direction, whether a VLAN tag was restored, shard, captured bytes in
 hexadecimal digits. With --follow the program ends when the writer of the ring ends.
 
-The module reads the file with pread(2), so it never delays the writer. A file that is shortened
-meanwhile is an error and no SIGBUS, as it would be with mmap(2). The writer may overwrite a bucket
-while this module copies the bucket. The reader notices this, drops the copy, and counts the
+The module reads the file with pread(2), so it never delays the writer. If the file is shortened
+meanwhile, the result is an error, where mmap(2) would give SIGBUS. The writer may overwrite a
+bucket while this module copies the bucket. The reader notices this, drops the copy, and counts the
 records that it missed.
 
-The kernel orders one pread after the pread before, also on processors that reorder loads: it finds
+Each pread reads after the pread before, also on processors that reorder loads: the kernel finds
 each page of a file with atomic operations that are barriers.
 
 SPDX-License-Identifier: MIT OR Apache-2.0
@@ -216,7 +216,7 @@ class Ring:
     def steps(self):
         """The steps of the clocks. Must be read after the records were copied."""
         # The version of a slot, its first word, is odd while the slot is written and never
-        # returns. A slot that is the same in two readings was therefore not written meanwhile.
+        # repeats. A slot that is the same in two readings was therefore not written meanwhile.
         for _attempt in range(8):
             before, after = (self._read(self._steps, STEPS_MAX * 32) for _ in range(2))
             if before == after:
@@ -258,7 +258,8 @@ class Ring:
 
     def copy(self, bucket, skip=0):
         """Copies the committed records of a bucket after the first `skip`; from an open bucket, the
-        records committed now. Returns a list of packets, or raises `Overwritten` or `Damaged`."""
+        records committed now. Returns a list of packets, or raises a `RingError` such as
+        `Overwritten`."""
         now = self.bucket(bucket.index)
         if now is None or _identity(now) != _identity(bucket):
             raise Overwritten(f"bucket {bucket.index} was overwritten")
@@ -329,7 +330,7 @@ class Reader:
     def __init__(self, ring):
         self._ring = ring
         self._positions = [None] * ring.producers  # number of the next record
-        self._last = [None] * ring.producers  # the last copied bucket
+        self._last = [None] * ring.producers  # the last bucket copied or found damaged
         self.missed = 0
         self.damaged = 0
 
@@ -443,7 +444,7 @@ def main(arguments):
         with Ring(paths[0]) as ring:
             reader, packets, ended = Reader(ring), 0, False
             while not ended:
-                # Before the packets, so that no packet of an ended writer is left.
+                # Asked before the packets are read, so that no packet of an ended writer is left.
                 writer = ring.writer()
                 ended = not follow or writer != "running"
                 before = packets

@@ -63,7 +63,7 @@ int main(int argc, char **argv)
 		error = cursors == NULL ? RRING_MEMORY : RRING_OK;
 	}
 	for (int ended = 0; error == RRING_OK && (news > 0 || (follow && !ended));) {
-		/* Before the packets, so that no packet of an ended writer is left. */
+		/* Asked before the packets are read, so that no packet of an ended writer is left. */
 		error = rring_writer(&ring, &writer);
 		ended = writer != RRING_RUNNING;
 		news = 0;

@@ -19,7 +19,7 @@
 
 use crate::sync::{Ordering, fence};
 
-/// The fences that the two sides use. Chosen when the ring is made, before the first fence.
+/// The fences that the two sides use. The ring chooses them before the first fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Barrier {
     /// The light side prevents reordering by the compiler; the heavy side calls membarrier(2).

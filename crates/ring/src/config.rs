@@ -39,8 +39,8 @@ pub struct RingConfig {
     /// (headers, at least 2 MiB).
     pub bytes: u64,
     /// Bytes of a bucket. `None`: the ring chooses 2 MiB, a larger multiple of 2 MiB if the ring
-    /// would have more than 4096 buckets, or 1 MiB if 2 MiB gives too few buckets. With sizes that
-    /// are not multiples of 2 MiB, buckets share huge pages.
+    /// would have more than 4096 buckets and needs fewer, or 1 MiB if 2 MiB gives too few buckets.
+    /// With sizes that are not multiples of 2 MiB, buckets share huge pages.
     pub bucket_bytes: Option<usize>,
     /// Producers that may be opened over the life of the ring, at least 1.
     pub producers: usize,
@@ -174,8 +174,8 @@ pub enum Backing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {
-    /// The default of live recording: if no other bucket can be overwritten, the oldest reservation
-    /// falls, unless a reservation [yields](crate::Reservation::set_yielding), which falls first.
+    /// The default of live recording: if no other bucket can be overwritten, reservations fall.
+    /// Those that [yield](crate::Reservation::set_yielding) fall first, each kind oldest first.
     Record = 0,
     /// Reservations never fall: the store fails with [`StoreError::Full`](crate::StoreError::Full).
     Protect = 1,

@@ -21,7 +21,7 @@ pub enum GroupKind {
 pub struct Lapped {
     /// Number of packets.
     pub packets: u64,
-    /// Captured bytes.
+    /// Captured bytes; an upper bound after [`continue_at`](crate::Reader::continue_at).
     pub bytes: u64,
 }
 

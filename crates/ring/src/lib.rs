@@ -12,7 +12,7 @@
 //!
 //! The crate knows bytes and times. It parses no packets. It reads a clock only for the sleep of a
 //! reader and for the wait for the lock of a ring file. It starts threads only to fill its memory.
-//! It opens only files that contain rings, and files of /proc with the page sizes and the boot id.
+//! It opens only files at paths of rings, and files of /proc with the page sizes and the boot id.
 //!
 //! ```
 //! use retroscope_ring::{GroupKind, Record, Ring, RingConfig};
@@ -32,7 +32,7 @@
 //! | role | does | may wait for |
 //! |---|---|---|
 //! | [`Producer`] | stores into its open bucket, publishes | a bucket, depending on the mode |
-//! | [`Reader`], member of a group | gets each record of its producers once | new records |
+//! | [`Reader`], member of a group | gets each record of its producers at most once | new records |
 //! | [`Reservation`] | keeps the buckets of a window of packet time for a dump | |
 //! | [`BucketView`] | holds one bucket while it is read | |
 //! | [`Attached`], in another process | copies buckets, then checks that they were still valid | |
@@ -54,8 +54,8 @@
 //! 2. nobody holds,
 //! 3. no reservation wants.
 //!
-//! Packet times do not matter. A clock that is set back, or a producer with another clock,
-//! therefore cannot make new packets the oldest.
+//! Packet times do not change this order. A clock that is set back, or a producer with another
+//! clock, therefore cannot make new packets the oldest.
 //!
 //! If no bucket meets these conditions, [`Mode`] decides. Table 6.1 of the thesis gives the queue
 //! and the tasks priorities: on a full queue a task with a priority above the queue's succeeds, and
@@ -111,8 +111,8 @@
 //!   buffer in the L1 cache or a register, and from there past the cache into the bucket, in whole
 //!   lines (`storage/write_buffer.rs`).
 //! - Publishing: the pending bytes of the buffer, a store fence if stores went past the cache,
-//!   seven stores and one load. The full fence between the stores and the load runs in readers,
-//!   before they sleep (`barrier.rs`).
+//!   seven stores and one load. The full fence between the stores and the load usually runs in
+//!   readers, before they sleep (`barrier.rs`).
 //! - Reading: for each run of records, some loads of the bucket's header and one store of the
 //!   group's position. A gating group also runs a fence.
 //!

@@ -104,7 +104,7 @@ impl Log {
 
     /// Adds the evicted packets of a window to `sum`, for the last [`PIECE`] of the first
     /// `evictions` overwritten buckets. Returns `evictions` for the next call; 0 means that all
-    /// buckets are added.
+    /// remembered buckets are added.
     pub(crate) fn add_evicted(&self, window: TimeWindow, evictions: u64, sum: &mut Evicted) -> u64 {
         let forgotten = self.evictions - self.entries.len() as u64;
         let left = evictions.saturating_sub(PIECE).max(forgotten);

@@ -249,8 +249,8 @@ impl Outer {
         list.push(Reverse((slot.closing, index)));
     }
 
-    /// The producer's oldest bucket with records from number `position` on, where a reader
-    /// continues. `None`: the producer has no such bucket.
+    /// The producer's oldest bucket that has, or may still get, records from number `position` on.
+    /// A reader continues there. `None`: the producer has no such bucket.
     pub(crate) fn oldest_bucket(&self, producer: usize, position: u64) -> Option<OldestBucket> {
         let mut mine = self.oldest_first(producer);
         let (index, slot) = mine.find(|(_, slot)| slot.reaches(position))?;

@@ -1,5 +1,5 @@
-//! How a reader sleeps until a producer publishes. A producer pays one load while its readers are
-//! awake, and little while its readers sleep between packets.
+//! How a reader sleeps until a producer publishes. A producer usually pays one load while its
+//! readers are awake, and little while its readers sleep between packets.
 //!
 //! Every reader has a *parker*, a word to sleep on. Every producer has a *wait set* of 64 bits. A
 //! parker's bit is the parker's number modulo 64:
@@ -214,7 +214,7 @@ impl WaitSet {
         }
     }
 
-    /// The producer has published: wakes readers. Costs one load if the wait set is empty.
+    /// The producer has published: wakes readers. With an empty wait set it costs F4 and one load.
     #[inline]
     pub(crate) fn notify(&self) {
         self.barrier.light(); // F4, pairs with F3

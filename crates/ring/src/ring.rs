@@ -56,7 +56,8 @@ pub enum Pages {
 pub enum Numa {
     /// The configuration names no node.
     Unset,
-    /// The kernel takes pages from this node while the node has free pages.
+    /// The kernel takes pages from this node while the node has free pages, unless the ring is a
+    /// file on a disk.
     Preferred {
         /// The number of the node.
         node: u32,
@@ -259,7 +260,7 @@ impl Ring {
     /// reservation falls, and when a bucket is overwritten while a fallen reservation exists. Takes
     /// no lock.
     ///
-    /// If an overwritten bucket is missing from a list ([`Reservation::buckets`],
+    /// If a bucket that a fallen reservation lost is missing from a list ([`Reservation::buckets`],
     /// [`Self::buckets_from`]), the counter has already changed. If [`Self::hold`] failed, the
     /// counter may change later: call [`Reservation::fallen`], which takes the mutex.
     #[must_use]

@@ -1,4 +1,4 @@
-//! Single buckets, for dumps.
+//! Views of single buckets, and iterators over their packets.
 
 use crate::{
     Packet,

@@ -80,7 +80,7 @@ impl Buffer {
         self.records.clear();
     }
 
-    /// Marks the contents as a complete copy of this bucket.
+    /// Marks the contents as a valid copy of records of this bucket.
     pub(super) fn confirm(&mut self, bucket: BucketRef) {
         self.bucket = Some(bucket);
     }

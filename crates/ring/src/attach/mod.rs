@@ -180,8 +180,8 @@ pub struct AttachedBucket {
     /// Smallest and largest ring time of at least the records that can be copied, ns. `None`: no
     /// records.
     pub span_ns: Option<(i64, i64)>,
-    /// Number of buckets that closed before this bucket, which is the order of overwriting. 0
-    /// unless the bucket is closed.
+    /// Number of buckets that closed before this bucket, which is the usual order of overwriting.
+    /// 0 unless the bucket is closed.
     pub closing: u64,
     /// Time of closing, ns of the monotonic clock. `None`: not recorded, or not closed.
     pub closed_mono_ns: Option<i64>,

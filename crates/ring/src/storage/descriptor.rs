@@ -282,7 +282,7 @@ impl Extension {
 mod tests {
     use super::*;
 
-    /// The offset of an empty record at the end of the largest bucket.
+    /// No record of the largest bucket has a larger offset.
     const OFFSET_MAX: u32 = (256 << 20) - 16;
 
     fn record(time_ns: i64, wire_len: u32, interface: u16) -> Record<'static> {

@@ -119,7 +119,7 @@ pub(crate) struct BucketHeader {
     pub(crate) first: AtomicU64,
     /// Captured bytes of the records in earlier buckets of the producer.
     pub(crate) first_bytes: AtomicU64,
-    /// Number of buckets of the region that closed before: the order of overwriting.
+    /// Number of buckets of the region that closed before: the usual order of overwriting.
     pub(crate) closing: AtomicU64,
     /// Time of closing, ns of the monotonic clock; 0 is unknown.
     pub(crate) closed_mono_ns: AtomicI64,

@@ -234,8 +234,8 @@ pub(super) struct Tables {
 
 #[cfg(not(loom))]
 impl Tables {
-    /// Places the tables in the memory, with the header in front. The memory is zeroed (except the
-    /// magic, which does not change), and nobody else writes to the memory.
+    /// Places the tables in the memory, with the header in front. The memory is zeroed, perhaps
+    /// except bytes of the magic, and nobody else writes to the memory.
     pub(super) fn new(memory: &RegionMemory, header: &RegionHeader) -> Self {
         let layout = &header.layout;
         let at = |offset: usize| {

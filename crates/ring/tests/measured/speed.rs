@@ -1,7 +1,7 @@
 //! Limits of time that must hold on any machine and under any load. Times are processor time, or
 //! exclude the time that the scheduler gave to other threads. The best of a few tries counts,
-//! because neither excludes the time that a host takes from a virtual machine. `bench/` measures
-//! the speed of the ring.
+//! because neither kind of time excludes the time that a host takes from a virtual machine.
+//! `bench/` measures the speed of the ring.
 
 use std::{
     fs,

@@ -53,7 +53,7 @@ static int read_all(const char *path)
 	packets = sum = 0;
 	for (uint64_t index = 0; index < ring.buckets; index++) {
 		int error = rring_bucket(&ring, index, &bucket);
-		/* A bucket that contradicts itself cannot be copied either. */
+		/* Also copies a bucket that contradicts itself, but does not count its packets. */
 		if (bucket.state >= RRING_OPEN && rring_copy_bucket(&ring, &bucket, 0, &copy) == RRING_OK &&
 		    error == RRING_OK)
 			add();
