@@ -4,8 +4,8 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum Direction {
-    /// The capture source does not report the direction. A filter that tests `inbound` or
-    /// `outbound` rejects the packet, even if the filter says `not inbound`.
+    /// The capture source does not report the direction. A test of `inbound` or `outbound` in a
+    /// filter rejects the packet, even as `not inbound`.
     #[default]
     Unknown = 0,
     /// Received.
