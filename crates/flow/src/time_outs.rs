@@ -56,7 +56,7 @@ pub struct TimeOuts {
     /// All other protocols.
     pub other: StageTimeOuts,
     /// If true, flows end when their time-outs have passed, or when a SYN begins another
-    /// connection. If false, the time-outs only determine which flows a full table evicts.
+    /// connection. If false, the time-outs only determine which flows the table evicts.
     pub has_end: bool,
     /// If true, time-outs compare whole seconds, as Suricata does: a flow ends at the first second
     /// that exceeds the second of the last packet by more than the time-out. If false, a flow ends

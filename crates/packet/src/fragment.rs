@@ -30,7 +30,7 @@ pub fn may_be_fragment(link_type: LinkType, data: &[u8]) -> bool {
 }
 
 /// Facts about fragmented datagrams, learned from their first fragments. Holds at most
-/// [`Datagrams::CAPACITY`] datagrams; the datagram that was inserted longest ago goes first. Old
+/// [`Datagrams::CAPACITY`] datagrams; the datagram that was added first is evicted first. Old
 /// entries are worth little, since IPv4 identifications repeat after at most 65,536 datagrams.
 #[derive(Debug, Clone)]
 pub struct Datagrams<T> {

@@ -38,8 +38,8 @@ pub struct RingConfig {
     /// Bytes of all buckets, rounded down to whole buckets. The mapping is a little larger
     /// (headers, at least 2 MiB).
     pub bytes: u64,
-    /// Bytes of a bucket. `None`: the ring chooses 2 MiB, a larger multiple of 2 MiB if the ring
-    /// would have more than 4096 buckets and needs fewer, or 1 MiB if 2 MiB gives too few buckets.
+    /// Bytes of a bucket. `None`: the ring chooses 2 MiB, or 1 MiB if 2 MiB gives too few buckets.
+    /// If a ring would have over 4096 buckets and needs fewer, a larger multiple of 2 MiB.
     /// With sizes that are not multiples of 2 MiB, buckets share huge pages.
     pub bucket_bytes: Option<usize>,
     /// Producers that may be opened over the life of the ring, at least 1.
@@ -175,7 +175,7 @@ pub enum Backing {
 #[repr(u8)]
 pub enum Mode {
     /// The default of live recording: if no other bucket can be overwritten, reservations fall.
-    /// Those that [yield](crate::Reservation::set_yielding) fall first, each kind oldest first.
+    /// Reservations that [yield](crate::Reservation::set_yielding) fall first.
     Record = 0,
     /// Reservations never fall: the store fails with [`StoreError::Full`](crate::StoreError::Full).
     Protect = 1,

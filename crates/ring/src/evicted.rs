@@ -43,9 +43,9 @@ pub struct Evicted {
     pub packets: u64,
     /// `false`: `packets` is an upper bound, or the log forgot buckets.
     pub exact: bool,
-    /// Smallest known ring time of the overwritten packets, ns, or a lower bound of it.
+    /// Smallest known ring time of the overwritten packets, or a lower bound, ns.
     pub first_ns: Option<i64>,
-    /// Largest known ring time of the overwritten packets, ns, or an upper bound of it.
+    /// Largest known ring time of the overwritten packets, or an upper bound, ns.
     pub last_ns: Option<i64>,
     /// The log forgot buckets with ring times up to this time, ns. Packets of the interval up to
     /// this time may be missing from the counts. `None`: the log forgot nothing of the interval.

@@ -32,7 +32,7 @@
 //! | role | does | may wait for |
 //! |---|---|---|
 //! | [`Producer`] | stores into its open bucket, publishes | a bucket, depending on the mode |
-//! | [`Reader`], member of a group | gets each record of its producers at most once | new records |
+//! | [`Reader`], member of a group | gets the records of its producers, in order | new records |
 //! | [`Reservation`] | keeps the buckets of a window of packet time for a dump | |
 //! | [`BucketView`] | holds one bucket while it is read | |
 //! | [`Attached`], in another process | copies buckets, then checks that they were still valid | |
@@ -68,9 +68,9 @@
 //! | not above, may not block | [`Mode::Protect`] | `Full` | `Full` | `Full` |
 //! | not above, blocks | [`Mode::Wait`] | waits | waits | waits |
 //!
-//! In record mode reservations fall until a bucket is free: first the reservations that yield, then
-//! the other reservations, each kind oldest first. The owner of a fallen reservation can ask which
-//! buckets it lost.
+//! In record mode reservations fall until a bucket can be overwritten: first the reservations that
+//! yield, then the other reservations, each kind oldest first. The owner of a fallen reservation
+//! can ask which buckets it lost.
 //!
 //! # Who orders what
 //!

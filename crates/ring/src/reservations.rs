@@ -472,8 +472,8 @@ impl Outer {
             }
         }
         let kept_slots = kept.iter().map(|&index| &self.slots[index as usize]);
-        // A bucket is free when the last reservation that wants it falls, and the first free bucket
-        // ends the search.
+        // A bucket can be overwritten when the last reservation that wants it falls, and the first
+        // such bucket ends the search.
         let last = kept_slots.filter_map(|slot| self.reservations.last_protector(slot, Rank::LAST));
         let last = last.min();
         if let Some(last) = last {

@@ -145,7 +145,7 @@ impl Windows {
         }
     }
 
-    /// All numbers from after the next smaller number in the tree to before the next greater
+    /// All numbers from after the next smaller number in the tree, or 0, to before the next greater
     /// number. Without a greater number, up to `id`. Only `id` of these numbers is in the tree.
     pub(crate) fn around(&self, id: u64) -> RangeInclusive<u64> {
         let place = self.ids.partition_point(|other| *other < id);

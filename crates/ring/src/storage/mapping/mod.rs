@@ -50,8 +50,8 @@ const PAGE_BYTES: usize = 4096;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// An owned mapping, aligned to [`ALIGNMENT`], zeroed, backed by pages if `prefault`, excluded from
-/// core dumps.
+/// An owned mapping, aligned to [`ALIGNMENT`], zeroed except for the magic of a named file, backed
+/// by pages if `prefault`, excluded from core dumps.
 #[derive(Debug)]
 pub(crate) struct RegionMemory {
     base: NonNull<u8>,
