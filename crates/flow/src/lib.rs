@@ -1,5 +1,5 @@
 //! Flows: their keys, the table that counts them, the queue of their time-outs, the largest flows,
-//! and the choice of the packets that are kept. [`LfnTable`] and [`Feed`] are shared by threads.
+//! and which packets are kept. [`LfnTable`] and [`Feed`] are shared by threads.
 //!
 //! Pure: packets and times in, flows out. No threads, no clock, no input or output, except the
 //! random numbers of [`Secret::random`].

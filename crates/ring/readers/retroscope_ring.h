@@ -131,7 +131,7 @@ struct rring_packet {
 struct rring_cursor {
 	uint64_t producer;
 	uint64_t position; /* number of the next record */
-	uint64_t missed;   /* records after the first copied bucket that were overwritten unread */
+	uint64_t missed;   /* records after the cursor's first bucket that were overwritten unread */
 	uint64_t damaged;  /* records in damaged buckets */
 	int started;
 	struct rring_bucket bucket; /* the last bucket copied or found damaged */
@@ -175,8 +175,8 @@ static inline const char *rring_error(int error)
 	return texts[error];
 }
 
-/* Loads of the mapped memory, which another process writes: each word or byte is loaded once. The
- * callers have checked that `offset` is inside the mapping, and that words are aligned. */
+/* Loads of the mapped memory, which another process writes: each word or byte by one atomic load.
+ * The callers have checked that `offset` is inside the mapping, and that words are aligned. */
 static inline uint64_t rring_load(const struct rring *ring, size_t offset)
 {
 	return __atomic_load_n((const uint64_t *)(const void *)(ring->base + offset), __ATOMIC_ACQUIRE);
@@ -546,7 +546,7 @@ static inline int rring_is_idle(const struct rring *ring, const struct rring_cur
 }
 
 /* Copies the next records of the cursor's producer, and moves the cursor after them. With
- * `copy->count` 0 there are no new records now, or the writer was faster than 64 attempts.
+ * `copy->count` 0 there are no new records now, or 64 attempts met overwritten or damaged buckets.
  * `cursor->missed` and `cursor->damaged` count the records that the cursor passed without copying
  * them. */
 static inline int rring_next(const struct rring *ring, struct rring_cursor *cursor,

@@ -324,7 +324,7 @@ class Reader:
     """Copies each record of a ring once, in the order of its producer, beginning with the oldest.
 
     `missed` counts the records that were overwritten before this reader copied them, without the
-    records before the first copied bucket of a producer. `damaged` counts the records in damaged
+    records before this reader's first bucket of a producer. `damaged` counts the records in damaged
     buckets."""
 
     def __init__(self, ring):

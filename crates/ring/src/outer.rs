@@ -62,7 +62,7 @@ pub(crate) struct BucketSlot {
     bytes: u64,
     pub(crate) min_ns: i64,
     pub(crate) max_ns: i64,
-    /// No record of this bucket, or of an older bucket of its producer in the ring, is later.
+    /// Upper bound of the times of this bucket and of the producer's older buckets in the ring, ns.
     upto_ns: i64,
     /// `Outer::closings` when the bucket closed. Identifies the bucket in this generation, and is
     /// never used again.

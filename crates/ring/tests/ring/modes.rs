@@ -149,7 +149,7 @@ fn record_mode_lets_the_oldest_reservation_fall() {
 }
 
 /// 1,000 reservations, and a last reservation for the first bucket, want different subsets of a
-/// full ring. Only as many may fall as are needed to free a bucket, oldest first.
+/// full ring. Only as many may fall as are needed to overwrite a bucket, oldest first.
 #[test]
 fn as_many_reservations_fall_as_must() {
     let ring = ring(Mode::Record);
@@ -179,7 +179,7 @@ fn as_many_reservations_fall_as_must() {
         assert_eq!(lost.len(), expected.min(499), "{number}");
     }
     // The reservation `oldest` protects the first bucket. After reservations 500 to 999 are
-    // dropped, the other buckets are free.
+    // dropped, the other buckets can be overwritten.
     drop(reservations.drain(500..));
     for time in 25..51 {
         store(&mut producer, time).unwrap();

@@ -1,5 +1,6 @@
 """As flip.c, with retroscope_ring.py: `flip.py FOLDER RING OFFSET:LENGTH…`, where FOLDER has the
-module. Changes the first and the last byte of each word, and all bytes of short areas. An exception other than RingError fails."""
+module. Changes the first and the last byte of each word, and all bytes of short areas. An
+exception other than RingError fails."""
 
 import os
 import sys
@@ -9,7 +10,7 @@ from retroscope_ring import Reader, Ring, RingError  # noqa: E402
 
 
 def read_all(path):
-    """Reads all in every way. Returns the number of packets and their sum, or `refused`."""
+    """Reads all in every way. Returns the number of packets and a sum over them, or `refused`."""
     try:
         ring = Ring(path)
     except RingError:
