@@ -39,8 +39,8 @@ pub struct RingConfig {
     /// (headers, at least 2 MiB).
     pub bytes: u64,
     /// Bytes of a bucket. `None`: the ring chooses 2 MiB, or 1 MiB if 2 MiB gives too few buckets.
-    /// If a ring would have over 4096 buckets and needs fewer, a larger multiple of 2 MiB.
-    /// With sizes that are not multiples of 2 MiB, buckets share huge pages.
+    /// A ring that would have over 4096 buckets, and needs fewer, chooses a larger multiple of 2
+    /// MiB. With sizes that are not multiples of 2 MiB, buckets share huge pages.
     pub bucket_bytes: Option<usize>,
     /// Producers that may be opened over the life of the ring, at least 1.
     pub producers: usize,

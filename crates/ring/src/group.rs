@@ -21,7 +21,8 @@ pub enum GroupKind {
 pub struct Lapped {
     /// Number of packets.
     pub packets: u64,
-    /// Captured bytes; an upper bound after [`continue_at`](crate::Reader::continue_at).
+    /// Captured bytes. An upper bound after [`release`](crate::Reader::release) or
+    /// [`continue_at`](crate::Reader::continue_at).
     pub bytes: u64,
 }
 

@@ -48,8 +48,8 @@ use crate::{
 };
 
 /// Length of a nap, in which no producer wakes the reader. The kernel's timer slack (50 µs,
-/// prctl(2)) adds to this. At one packet per microsecond the median time from a store to its
-/// reading is then about 60 µs.
+/// prctl(2)) adds to this. At one packet per microsecond the median time from the store of
+/// a packet to its reading is then about 60 µs.
 const BUSY_LINK_NAP: Duration = Duration::from_micros(50);
 
 /// A link without packets for this long is slow. Its producer then pays for at most 2000 wake-ups a
