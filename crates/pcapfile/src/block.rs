@@ -1,6 +1,7 @@
-//! The numbers of pcapng that reader and writer share.
+//! Numbers of pcapng for the reader and the writer.
 //!
-//! From [draft-ietf-opsawg-pcapng](https://datatracker.ietf.org/doc/draft-ietf-opsawg-pcapng/),
+//! Block types and option codes are from
+//! [draft-ietf-opsawg-pcapng](https://datatracker.ietf.org/doc/draft-ietf-opsawg-pcapng/),
 //! sections 3.1, 3.5, 4 and appendix A.
 
 /// Type of a section header block; reads the same in both byte orders.
@@ -9,7 +10,8 @@ pub(crate) const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 pub(crate) const INTERFACE_DESCRIPTION: u32 = 1;
 /// Type of the obsolete packet block, which the enhanced packet block replaced.
 pub(crate) const PACKET_OBSOLETE: u32 = 2;
-/// Type of a simple packet block: no time, first interface.
+/// Type of a simple packet block: its packet has no time, and belongs to the section's first
+/// interface.
 pub(crate) const SIMPLE_PACKET: u32 = 3;
 /// Type of an interface statistics block.
 pub(crate) const INTERFACE_STATISTICS: u32 = 5;
@@ -23,12 +25,14 @@ pub(crate) const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 pub(crate) const BLOCK_HEADER_BYTES: usize = 8;
 /// Minimum length of a block, bytes: type, length, length.
 pub(crate) const BLOCK_BYTES_MIN: u32 = 12;
-/// Maximum length of a block, bytes, if packets are at most 256 KiB, as in libpcap.
+/// Maximum length of a block, bytes, as in libpcap. The reader accepts longer blocks after an
+/// interface whose link type has longer packets (D-Bus).
 pub(crate) const BLOCK_BYTES_MAX: u32 = 16 << 20;
 
-/// Maximum number of interfaces in a file, because an index has 16 bits.
+/// Maximum number of interfaces in a file, because `RecordMeta::interface` has 16 bits.
 pub(crate) const INTERFACES_MAX: usize = 1 << 16;
-/// Maximum number of link types in a file, because filters are compiled for each link type.
+/// Maximum number of link types that the reader accepts in a file, because filters are compiled for
+/// each link type.
 pub(crate) const LINK_TYPES_MAX: usize = 64;
 
 /// Option codes. Codes below 2 are common to all blocks. The others belong to the block in their

@@ -40,9 +40,9 @@ pub enum ReadError {
     Faulty {
         /// Whether the file or the reader is at fault.
         blame: Blame,
-        /// Offset of the record or block, or of the version or variant, in bytes of capture data.
-        /// If the compressed stream itself is damaged: the number of decompressed bytes before the
-        /// damage.
+        /// Offset of the record or block, or of the field at fault in a header, in bytes of capture
+        /// data. If the compressed stream itself is damaged: the number of decompressed bytes
+        /// before the damage.
         offset: u64,
         /// The compression, if `offset` counts decompressed bytes.
         compression: Option<Compression>,
@@ -85,7 +85,7 @@ pub enum WriteError {
     /// more.
     #[error("writing failed after {written} bytes: {error}")]
     Io {
-        /// Bytes of the records and blocks that were written completely.
+        /// Bytes of the file header, records and blocks that were written completely.
         written: u64,
         /// The system's error.
         #[source]
@@ -113,7 +113,8 @@ pub enum WriteError {
         /// Number of interfaces in the section.
         count: usize,
     },
-    /// The section has the maximum number of interfaces that readers accept. Nothing was written.
+    /// The section has the maximum number of interfaces that this crate's reader accepts. Nothing
+    /// was written.
     #[error("a file cannot have more than {limit} interfaces")]
     TooManyInterfaces {
         /// The maximum number of interfaces.

@@ -100,8 +100,8 @@ pub struct FileInterface {
     pub link_type: LinkType,
     /// Maximum captured length of a packet. 0: no limit given.
     pub snaplen: u32,
-    /// Unit of the time stamps in ns, at least 1. Finer stamps are rounded down to ns. The writer
-    /// uses microseconds if they represent such stamps exactly, otherwise nanoseconds.
+    /// Unit of the time stamps in whole ns, at least 1. Finer stamps are rounded down to ns. The
+    /// writer uses microseconds if they represent such stamps exactly, otherwise nanoseconds.
     pub resolution_ns: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Identifies files that are not captures, for a helpful error.
+//! Identifies files that are neither pcap nor pcapng, for a helpful error.
 
 type Starts = &'static [(&'static [u8], &'static str)];
 
-/// First bytes and names of files that people mistake for captures, by the advice for the user.
+/// First bytes and names of other file formats, grouped by the advice for the user.
 const KNOWN: [(&str, Starts); 3] = [
     (
         " (convert it with editcap)",

@@ -50,7 +50,7 @@ struct ParseFault {
 }
 
 impl ParseFault {
-    /// Damage of the record or block at the start of the parsed bytes.
+    /// Damage at the start of the parsed bytes.
     fn damage(message: impl Into<String>) -> Self {
         Self {
             at: 0,

@@ -19,7 +19,7 @@ pub(super) const FILE_HEADER_BYTES: usize = 24;
 const RECORD_HEADER_BYTES: usize = 16;
 
 /// Bytes of a record header in a file with [`MAGIC_MODIFIED`]: interface index, protocol and packet
-/// type follow.
+/// type follow the usual 16 bytes.
 const RECORD_HEADER_MODIFIED_BYTES: usize = 24;
 
 /// First bytes of files from Alexey Kuznetzov's patched libpcap, which old Red Hat systems had.

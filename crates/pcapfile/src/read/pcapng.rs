@@ -2,9 +2,9 @@
 //!
 //! Block and option numbers are those of
 //! [draft-ietf-opsawg-pcapng](https://datatracker.ietf.org/doc/draft-ietf-opsawg-pcapng/), sections
-//! 3.5 and 4. The parser refuses the files that libpcap 1.10 refuses, with three exceptions. The
-//! parser accepts files without an interface, interfaces that differ in link type or snap length,
-//! and sections that differ in byte order.
+//! 3.5 and 4. The parser refuses much of what libpcap 1.10 refuses. Unlike libpcap, the parser
+//! accepts files without an interface, interfaces that differ in link type or snap length, and
+//! sections that differ in byte order.
 
 use retroscope_packet::LinkType;
 

@@ -52,7 +52,7 @@ pub struct CaptureReader<R: Read> {
     lent: usize,
     /// Number of lent records that `next` has returned. `taken <= lent`.
     taken: usize,
-    /// `new` read the burst, which waits for the first `fill`.
+    /// A constructor has parsed the first burst, which waits for the first `fill` or `poll`.
     primed: bool,
     /// An error that is returned after the records before it were lent.
     pending: Option<ReadError>,
@@ -321,8 +321,8 @@ impl<R: Read> CaptureReader<R> {
 ///
 /// # Errors
 /// [`ReadError`] if the file cannot be opened or read, or if no interface is found before the file
-/// turns out to be damaged or not a capture. Later damage is not reported here, but to the reader
-/// of the packets.
+/// turns out to be damaged or not a capture. Later damage is no error here: a [`CaptureReader`]
+/// that reads the packets reports the damage.
 pub fn scan_link_types(path: &Path) -> Result<Vec<LinkType>, ReadError> {
     let mut reader = CaptureReader::open(path)?;
     while reader.format().pcap.is_none() {
@@ -342,8 +342,8 @@ pub fn scan_link_types(path: &Path) -> Result<Vec<LinkType>, ReadError> {
     Ok(link_types)
 }
 
-/// Finds the format of a file that starts with `head`. The interface is that of a pcap file. `None`
-/// if the file has neither format.
+/// Finds the format of a file that starts with `head`. The third value is the interface of a pcap
+/// file, and `None` for pcapng. The result is `None` if the file has neither format.
 fn recognise(
     head: &[u8],
     texts: TextAllowance,

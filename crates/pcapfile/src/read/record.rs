@@ -14,8 +14,9 @@ pub struct RecordMeta {
     pub wire_len: u32,
     /// Index into [`CaptureReader::interfaces`](crate::CaptureReader::interfaces).
     pub interface: u16,
-    /// pcapng's `epb_flags`, if the packet has them. Bits 0 and 1 are the direction (1 inbound, 2
-    /// outbound). Bits 5 to 8 are the length of the frame check sequence in the captured bytes.
+    /// pcapng's `epb_flags` (or the obsolete `pack_flags`), if the packet has them. Bits 0 and 1
+    /// are the direction (1 inbound, 2 outbound). Bits 5 to 8 are the frame check sequence's
+    /// length, bytes.
     pub flags: Option<u32>,
     /// pcapng's `epb_packetid`, if the packet has one.
     pub id: Option<u64>,

@@ -9,7 +9,7 @@ use crate::WriteError;
 #[derive(Debug)]
 pub(super) struct CountingSink<W> {
     pub(super) inner: W,
-    /// Bytes of whole records and blocks.
+    /// Bytes of the file header and of whole records and blocks.
     written: u64,
     failed: bool,
 }

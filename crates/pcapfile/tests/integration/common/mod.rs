@@ -22,7 +22,7 @@ pub(crate) struct Packet {
     pub(crate) data: Vec<u8>,
 }
 
-/// Ten packets of 60 to 69 bytes with times to the nanosecond, so that every padding to four bytes
+/// Ten packets with times to the nanosecond, of 60 to 69 bytes, so that every padding to four bytes
 /// occurs. The packet at index 3 is truncated, with 1514 bytes on the wire.
 pub(crate) fn packets(interfaces: u16) -> Vec<Packet> {
     (0..10_u16)
