@@ -68,7 +68,7 @@ pub enum FilterProblem {
         /// The first variable of the piece.
         variable: Variable,
     },
-    /// A text with this name is compiled after the names were looked up.
+    /// A name in a text that is to be compiled after the names were looked up.
     #[error(
         "'{0}' is a name, and names are looked up once, at the start; write an address in its place"
     )]

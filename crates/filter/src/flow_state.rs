@@ -1,4 +1,4 @@
-//! The fragmented datagrams of a dump's flow.
+//! The fragmented datagrams of the flow that a filter follows.
 
 use std::net::IpAddr;
 
@@ -7,9 +7,9 @@ use retroscope_packet::{Datagrams, FlowKey, FragmentKey, Parsed, flow_of, fragme
 
 use crate::filled::{FlowTerm, TermValues};
 
-/// The fragments of one dump's flow, as far as known. [`crate::Filter::state`] makes the state. The
-/// caller needs a separate state for each [`crate::Filter`] and for each pass over the packets. The
-/// size of a state is bounded.
+/// The fragments of the flow that a filter follows, as far as known. [`crate::Filter::state`] makes
+/// the state. The caller needs a separate state for each [`crate::Filter`] and for each pass over
+/// the packets. The size of a state is bounded.
 ///
 /// A later fragment of TCP, UDP or SCTP carries no ports. It belongs to the flow if the first
 /// fragment of its datagram does. Before the first fragment is seen, a later fragment is undecided

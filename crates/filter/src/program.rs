@@ -44,7 +44,7 @@ impl Program {
     ///
     /// # Errors
     /// [`ProgramError`] if `instructions` is empty or does not end with a return. Otherwise, for
-    /// the first instruction that is not safe to run.
+    /// the first instruction that is not safe to run or reads ancillary data other than [`Aux`].
     pub fn new(instructions: Vec<Instruction>, ancillary: bool) -> Result<Self, ProgramError> {
         match instructions.last().map(|last| last.code) {
             None => return Err(ProgramError::Empty),

@@ -61,7 +61,7 @@ struct CompilerState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompilerCounts {
-    /// Programs that were compiled to machine code.
+    /// Programs that were compiled to machine code, or had machine code when their turn came.
     pub made: u64,
     /// Programs whose compilation failed. They run as before.
     pub failed: u64,

@@ -1,6 +1,6 @@
 //! Machine code for programs, made from classic BPF by Cranelift.
 //!
-//! The files:
+//! The main files:
 //!
 //! - `need` analyzes the program backwards: how many captured bytes must a packet have to be
 //!   accepted from an instruction on?
@@ -84,8 +84,8 @@ pub(crate) fn fill<F>(
 }
 
 /// Runs `make` and turns a panic, which is a bug in the translator or in the code generator, into
-/// an error. The program then stays with the interpreter. A panic must not end the compiler's
-/// thread, which has other programs in its queue.
+/// an error. The programs then run as before. A panic must not end the compiler's thread, which has
+/// other programs in its queue.
 ///
 /// # Errors
 /// Errors of `make`; [`NativeError::Generator`] with the panic's message.

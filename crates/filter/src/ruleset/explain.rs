@@ -4,9 +4,9 @@ use retroscope_packet::LinkType;
 
 use crate::{FilterError, Program};
 
-/// How packets find a rule. On a link type whose headers look-ups cannot read, the rule's program
-/// or the caller tests every packet. A rule whose look-ups are all for `$flow` or `$communityId` is
-/// found on every link type.
+/// How packets find a rule. On a link type on which look-ups cannot find the rule, the rule's
+/// program or the caller tests every packet. A rule whose look-ups are all for `$flow` or
+/// `$communityId` is found on every link type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RulePlacement {
     /// Look-ups find the rule. No program is needed to decide.

@@ -35,8 +35,8 @@ pub struct NeededHosts {
 
 impl NeededHosts {
     /// Addresses that an expression needs. `None` if there are more than 256 alternatives, or if
-    /// one of them requires no primitive with a whole address. A prefix, a name or `$flow` does
-    /// not count.
+    /// one of them requires no primitive with a whole address. A shorter prefix, a name or `$flow`
+    /// does not count.
     #[must_use]
     pub fn of(filled: &FilledExpression) -> Option<Self> {
         let expr = understand(filled).body.expr;
@@ -58,7 +58,8 @@ impl NeededHosts {
     }
 }
 
-/// The address that a primitive compares as a whole. `None` for a prefix and for other primitives.
+/// The address that a primitive compares as a whole. `None` for a shorter prefix and for any other
+/// primitive.
 fn host(atom: &Atom) -> Option<IpAddr> {
     match *atom {
         Atom::V4 { addr, bits: 32, .. } => Some(Ipv4Addr::from_bits(addr).into()),
