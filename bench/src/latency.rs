@@ -293,13 +293,13 @@ pub(crate) struct Consumer {
 }
 
 impl Consumer {
-    /// The consumer has some packets now.
+    /// Notes the time at which the consumer got some packets.
     #[inline]
     pub(crate) fn look(&mut self) {
         self.now_ns = ns(self.start.elapsed());
     }
 
-    /// One of these packets has this stamp.
+    /// Records the latency of one of these packets, which has this stamp.
     #[inline]
     pub(crate) fn see(&mut self, time_ns: u64) {
         let latency_ns = self.now_ns.saturating_sub(time_ns);

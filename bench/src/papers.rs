@@ -104,7 +104,7 @@ type FindFigure<'a> = Box<dyn Fn(&str) -> Option<String> + 'a>;
 
 /// A machine with figures.
 struct Machine<'a> {
-    /// Names the machine in cells.
+    /// Names the machine in the headings of columns, if there are several machines.
     letter: char,
     /// Where the figures come from.
     origin: String,

@@ -48,8 +48,9 @@ const MARKS: [&[(i32, i32)]; 7] = [
     &[(-8, -2), (8, -2), (8, 2), (-8, 2)],
 ];
 
-/// Draws the figures with these names into a folder, which is made if needed. Removes the old file
-/// of such a figure that has no value now. `origin` identifies the run. Returns the written files.
+/// Draws the figures whose names satisfy `is_drawn` into a folder, which is made if needed. If such
+/// a figure has no value now, removes its old file. `origin` identifies the run. Returns the
+/// written files.
 ///
 /// # Errors
 /// The system's error, with the path.

@@ -256,7 +256,7 @@ fn origin(facts: &Facts) -> String {
 }
 
 /// Draws the figures of the run whose results are in `folder` into the same folder: those of
-/// `command`, or all for [`Command::Full`]. Then also writes `papers.md` there (module `papers`).
+/// `command`. For [`Command::Full`], draws all figures, and writes `papers.md` (module `papers`).
 /// If `docs` is given, also fills the blocks of its `benchmarks.md` that belong to this command and
 /// this processor, and writes its `papers.md`. If these blocks show figures, draws the figures into
 /// its folder `plots`. If `papers` is given, adds the figures of this run to its `papers.md`.

@@ -150,7 +150,7 @@ pub struct Session {
     pub memory: RefCell<Memory>,
     /// The folder of results.
     pub folder: PathBuf,
-    /// The programs of `capture`.
+    /// The programs of `capture` and `shed`.
     pub programs: Programs,
     selection: Selection,
     rows: RefCell<Vec<Row>>,

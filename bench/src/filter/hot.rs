@@ -117,8 +117,8 @@ pub(super) fn engines<'a>(
     Ok(passes.map(timed).collect())
 }
 
-/// The first `count` filters, at most 64, as one function without lookup tables, which returns the
-/// matching filters of each packet.
+/// The first `count` filters of [`TOGETHER`], at most 64, as one function without the look-ups of a
+/// rule set. The function returns the matching filters of each packet.
 pub(super) fn together<'a>(
     hot: &'a Hot,
     count: usize,

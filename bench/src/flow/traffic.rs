@@ -2,7 +2,7 @@
 //!
 //! The number of flows is about constant, and each second has as many packets as there are flows.
 //! At regular intervals a new flow joins the flows that get packets, and the oldest of these flows
-//! gets no more packets. The oldest flow ends when its time-out has passed.
+//! gets no more packets. A flow ends when its time-out has passed since its last packet.
 
 use std::net::Ipv4Addr;
 

@@ -138,7 +138,7 @@ impl<'m> Buffers<'m> {
     #[expect(clippy::mut_from_ref, reason = "the tokens say who may have it")]
     unsafe fn bytes(&self, index: usize) -> &mut [u8] {
         assert!(index < self.packets.len());
-        // SAFETY: in bounds of the borrowed region, as `index` is below `count`.
+        // SAFETY: in bounds of the borrowed region, as `index` is below the number of buffers.
         let start = unsafe { self.start.add(index * self.buffer_bytes) };
         // SAFETY: the buffer is in bounds of the region. Its bytes are initialized, as the region
         // came from a slice, and nobody else accesses them, as the caller promises.
@@ -443,7 +443,7 @@ fn consume(
     for record in bytes.chunks_exact(record_bytes).take(usize::from(packets)) {
         see(record);
     }
-    // B1: Release, pairs with B2 in `produce`.
+    // B1: Release, pairs with B2 in `pass`.
     buffers.packets[index].store(FREE, Ordering::Release);
 }
 

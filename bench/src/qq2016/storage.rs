@@ -25,7 +25,7 @@ pub(super) struct Storage<'m> {
     /// Offset of each header. The thesis keeps pointers; offsets are as large and need no unsafe
     /// code.
     offsets: &'m mut Vec<usize>,
-    /// Time since the outer queue handed the storage out.
+    /// When the outer queue handed the storage out, and the maximum hold time.
     hold: Hold,
 }
 
