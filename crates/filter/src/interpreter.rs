@@ -1,9 +1,9 @@
 //! The interpreter of classic BPF: safe code, no allocation, no panic.
 //!
 //! The interpreter defines what a program means. Tests compare machine code with the interpreter.
-//! Apart from ancillary data and the limit on backward jumps, the interpreter follows libpcap's
-//! `bpf_filter`. Arithmetic wraps at 32 bits. A load beyond the captured bytes or a division by
-//! zero gives the result 0.
+//! Apart from ancillary data, the limit on backward jumps and results that C leaves undefined, the
+//! interpreter follows libpcap's `bpf_filter`. Arithmetic wraps at 32 bits. A load beyond the
+//! captured bytes or a division by zero gives the result 0.
 
 use retroscope_bpf::{
     ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, Instruction, MEMORY_WORDS, jump_target,

@@ -98,8 +98,8 @@ impl Program {
     ///
     /// `packet` are the captured bytes, `wire_len` is the length on the wire in bytes. Except for
     /// ancillary loads and the limit on backward jumps, the result is that of libpcap's
-    /// `bpf_filter`. A load beyond the captured bytes, or a division by zero, rejects the packet
-    /// wherever it happens in the expression.
+    /// `bpf_filter`, if C defines that result. A load beyond the captured bytes, or a division by
+    /// zero, rejects the packet wherever it happens in the expression.
     #[must_use]
     pub fn run(&self, packet: &[u8], wire_len: u32, aux: Aux) -> u32 {
         self.interpret(&FilterFrame::new(packet, wire_len, aux))

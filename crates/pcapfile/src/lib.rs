@@ -8,7 +8,7 @@
 //! this range is clamped to the nearest end, never wrapped.
 //!
 //! Deliberately absent: seeking, name resolution and decryption blocks, packet comments on reading.
-//! Blocks other than packets, interfaces and section headers are skipped.
+//! The reader skips blocks other than packets, interfaces and section headers.
 //!
 //! ```
 //! use retroscope_pcapfile::{CaptureReader, LinkType, PcapOptions, PcapWriter};

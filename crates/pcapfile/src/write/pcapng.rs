@@ -20,7 +20,7 @@ pub const PACKET_HEADER_BYTES: usize = BLOCK_HEADER_BYTES + 20;
 
 /// Writes a pcapng section to any stream.
 ///
-/// Interfaces are added when they are first needed. [`PcapNgWriter::packet`] and
+/// The caller may add interfaces at any time. [`PcapNgWriter::packet`] and
 /// [`PcapNgWriter::statistics`] refer to an interface by the index that
 /// [`PcapNgWriter::add_interface`] returned. A time before 1970 is clamped to 1970, and counted for
 /// packets ([`PcapNgWriter::times_clamped`]). All other times are exact to the resolution.
