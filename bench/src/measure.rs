@@ -107,8 +107,9 @@ pub struct Spread {
 }
 
 impl Spread {
+    /// The spread of `figures`.
     /// # Errors
-    /// [`Failure::Unsound`] without figures.
+    /// [`Failure::Unsound`] if there are no figures.
     pub fn of(figures: &[f64]) -> Result<Self, Failure> {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);

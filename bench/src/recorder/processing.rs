@@ -15,7 +15,7 @@ use crate::{
 
 /// The module follows the times to live of each flow.
 const MODULE: (&str, &str) = ("ttl", include_str!("../../../examples/modules/ttl.lua"));
-/// The classes of [`ProcessingHistogram::BELOW_NS`].
+/// Classes of processing times: below each of [`ProcessingHistogram::BELOW_NS`], and longer.
 const CLASSES: [&str; 8] = [
     "100ns", "1us", "10us", "100us", "1ms", "10ms", "100ms", "longer",
 ];
