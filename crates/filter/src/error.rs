@@ -56,11 +56,11 @@ pub enum FilterProblem {
         limit: usize,
     },
     /// A name that is not replaced by numbers, such as a host's or a network's, in the same piece
-    /// as a variable. The piece is compiled for each trigger, but names are looked up only at the
-    /// start.
+    /// as a variable. The piece is compiled for each trigger, but names are looked up only once, when
+    /// the template is made.
     #[error(
-        "'{name}' is a name beside {variable}: names are looked up once, at the start, and this is filled in later; \
-         write an address in the place of the name"
+        "'{name}' is a name next to {variable}: names are looked up once, before {variable} is filled in; \
+         write an address instead of the name"
     )]
     NameAndVariable {
         /// The name.
@@ -70,13 +70,13 @@ pub enum FilterProblem {
     },
     /// A name in a text that is to be compiled after the names were looked up.
     #[error(
-        "'{0}' is a name, and names are looked up once, at the start; write an address in its place"
+        "'{0}' is a name, and names are not looked up here; write an address instead"
     )]
     NameTooLate(String),
     /// A name that is not a port's or a protocol's, in a text whose author must not cause look-ups
     /// on other machines.
     #[error(
-        "'{0}' is a name, and looking it up asks other machines; write an address in its place"
+        "'{0}' is a name, and looking it up asks other machines; write an address instead"
     )]
     HostName(String),
     /// The text, or a part that libpcap must compile as a whole, has too many bytes to compile in

@@ -309,7 +309,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             return Some(self.act(hit, orders));
         }
         // A hit inside an open window of its rule and expression need not wait: the window closes
-        // after the hit would act.
+        // after the hit would act, unless a limit of packets or bytes ends the dump.
         let open = self.belongs_to_open(&hit);
         if open.is_none() {
             let from_ns = hit.terms.window.start_ns(hit.order.time_ns);
