@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    io::Errno,
+    process::{Pid, Signal, kill_process},
+};
 
 use super::{
     CaptureLoad, Programs, RING_BYTES,
@@ -260,12 +263,22 @@ impl Process {
         Err(Failure::deadline(LIMIT.as_secs()))
     }
 
-    /// Processor time of the existing threads since their start, ns.
+    /// Processor time of the existing threads since their start, ns. A thread that ends meanwhile
+    /// is left out.
     pub(super) fn cpu_ns(&self) -> Result<u64, Failure> {
         let failed = |error| Failure::system("reading schedstat", error);
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).map_err(failed)?;
         let of_task = |task: std::io::Result<fs::DirEntry>| {
-            let text = fs::read_to_string(task?.path().join("schedstat"))?;
+            let text = match fs::read_to_string(task?.path().join("schedstat")) {
+                // The second: of a file that was opened before its thread ended.
+                Err(error)
+                    if error.kind() == std::io::ErrorKind::NotFound
+                        || error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) =>
+                {
+                    return Ok(0);
+                }
+                text => text?,
+            };
             let word = text.split(' ').next().unwrap_or_default();
             word.parse::<u64>().map_err(std::io::Error::other)
         };
