@@ -546,7 +546,8 @@ static inline int rring_is_idle(const struct rring *ring, const struct rring_cur
 }
 
 /* Copies the next records of the cursor's producer, and moves the cursor after them. With
- * `copy->count` 0 there are no new records now, or 64 attempts met overwritten or damaged buckets.
+ * `copy->count` 0 there are no new records now, or the writer overwrote too many buckets during the
+ * attempts to copy them.
  * `cursor->missed` and `cursor->damaged` count the records that the cursor passed without copying
  * them. */
 static inline int rring_next(const struct rring *ring, struct rring_cursor *cursor,
@@ -562,8 +563,8 @@ static inline int rring_next(const struct rring *ring, struct rring_cursor *curs
 		return RRING_NOTHING;
 	if (rring_is_idle(ring, cursor))
 		return RRING_OK;
-	/* Bounded, so that no file can keep the reader here. */
-	for (int attempt = 0; attempt < 64; attempt++) {
+	/* Bounded, so that no file can keep the reader here. Each damaged bucket is passed once. */
+	for (uint64_t attempt = 0; attempt < 64 + ring->buckets; attempt++) {
 		error = rring_find(ring, cursor, &found);
 		if (error != RRING_OK)
 			return error == RRING_NOTHING ? RRING_OK : error;

@@ -349,7 +349,8 @@ class Reader:
         """The next packets of a producer, at most one bucket."""
         if self._is_idle(producer):
             return []
-        for _attempt in range(64):  # bounded, so that no file can keep the reader here
+        # Bounded, so that no file can keep the reader here. Each damaged bucket is passed once.
+        for _attempt in range(64 + self._ring.buckets):
             found = self._find(producer)
             position = self._positions[producer]
             if found is not None and position is not None and found.first > position:

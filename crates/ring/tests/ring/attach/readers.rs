@@ -326,6 +326,42 @@ fn readers_in_other_languages_agree_with_this_crate() {
     }
 }
 
+#[test]
+fn readers_in_other_languages_pass_many_damaged_buckets() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("damaged");
+    let bucket_bytes = 272 << 10;
+    let config = RingConfig {
+        backing: Backing::File(path.clone()),
+        bucket_bytes: Some(bucket_bytes),
+        ..RingConfig::new(100 * bucket_bytes as u64, 1, 0)
+    };
+    let ring = Ring::new(&config, None).unwrap();
+    let mut producer = ring.producer().unwrap();
+    // One record fills more than half a bucket.
+    let large = vec![7; 150_000];
+    for stamp in 0..82 {
+        producer.store(&Record::whole(stamp, 0, &large)).unwrap();
+    }
+    drop(producer);
+    drop(ring);
+    let file = File::options().write(true).open(&path).unwrap();
+    for bucket in Attached::open(&path).unwrap().buckets().unwrap() {
+        if bucket.packets > 0 && bucket.first < 80 {
+            let end = (2 << 20) + (u64::from(bucket.bucket.index) + 1) * bucket_bytes as u64;
+            file.write_all_at(&[0xff; 16], end - 16).unwrap();
+        }
+    }
+    for mut show in shows(&directory) {
+        let done = show.arg(&path).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(
+            said.trim(),
+            "2 packets, 0 missed, 80 damaged; the writer ended"
+        );
+    }
+}
+
 /// The number of copied packets of a ring file and a sum over their fields, or `refused`. `flip.c`
 /// and `flip.py` compute the same.
 fn copied(path: &Path, buffer: &mut Buffer) -> String {
