@@ -51,6 +51,7 @@ fn judged_table(session: &Session) -> io::Result<()> {
     for (row, other) in [
         ("flow/table/vs-dashmap", "dashmap"),
         ("flow/table/vs-random-access", "random access"),
+        ("flow/table/vs-three-lines", "three lines"),
     ] {
         session.row(row, Some(other), || heat()?.ratio("table", other))?;
     }

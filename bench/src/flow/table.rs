@@ -1,7 +1,8 @@
 //! The cost of a packet in the flow table.
 //!
 //! The limit is memory: independent accesses to random cache lines, in as much memory as the table
-//! uses for its flows, in huge pages if available. The opponent is a common choice:
+//! uses for its flows, in huge pages if available. A packet needs one line of the index and two
+//! lines of its flow, so the same accesses without any work are measured too. The opponent is a common choice:
 //! [DashMap](https://docs.rs/dashmap) with the same hash, and a heap of time-outs. As in our table,
 //! a flow whose time is up goes back into the heap if it had packets since. DashMap keeps less of a
 //! flow: times and counts.
@@ -65,7 +66,12 @@ pub(super) fn heat(session: &Session, flows: u32) -> Result<Heat<'_>, Failure> {
     })?;
     Ok(session.heat(
         "flow table",
-        vec![table, map, accesses("random access", session, flows_max)],
+        vec![
+            table,
+            map,
+            accesses("random access", session, flows_max, &[0]),
+            accesses("three lines", session, flows_max, &[0, 1, 1]),
+        ],
     ))
 }
 
@@ -104,21 +110,39 @@ fn packets<'a>(
     Ok(Entrant::paced(name, session.scale.seconds, 1, run))
 }
 
-/// An entrant that increments a byte in random cache lines of the session's memory, in as much
-/// memory as the table uses for its flows.
-fn accesses<'a>(name: &str, session: &'a Session, flows_max: usize) -> Entrant<'a> {
+/// An entrant that increments a byte in cache lines of the session's memory, in as much memory as
+/// the table uses for its flows. `lines` names, for each line of a packet, its random place; lines
+/// of the same place follow each other.
+fn accesses<'a>(
+    name: &str,
+    session: &'a Session,
+    flows_max: usize,
+    lines: &'static [usize],
+) -> Entrant<'a> {
     const LINE: usize = 64;
     let mut random = fastrand::Rng::with_seed(3);
     Entrant::paced(name, session.scale.seconds, 1, move |much| {
         let mut memory = session.memory.borrow_mut();
         let bytes = memory.bytes_mut();
-        let lines = (flows_max * size_of::<retroscope_flow::Flow>()).min(bytes.len()) / LINE;
+        let count = (flows_max * size_of::<retroscope_flow::Flow>()).min(bytes.len()) / LINE;
         let mut seconds = 0.0;
-        let mut places = [0; AT_ONCE];
+        let mut places = Vec::with_capacity(AT_ONCE * lines.len());
         for _ in 0..much {
-            places.fill_with(|| random.usize(0..lines) * LINE);
+            places.clear();
+            for _ in 0..AT_ONCE {
+                let mut last = (usize::MAX, 0);
+                for &place in lines {
+                    let line = if last.0 == place {
+                        last.1 + 1
+                    } else {
+                        random.usize(0..count - lines.len())
+                    };
+                    last = (place, line);
+                    places.push(line * LINE);
+                }
+            }
             let start = Instant::now();
-            for places in places.chunks(TOGETHER) {
+            for places in places.chunks(TOGETHER * lines.len()) {
                 let read = places.iter().fold(0, |sum, at| sum ^ bytes[*at]);
                 black_box(read);
                 for at in places {
