@@ -27,8 +27,6 @@ use crate::failure::say;
 /// Maximum number of connections of all listeners together. An IDS may open a connection for each
 /// of its threads.
 const CLIENTS_MAX: usize = 64;
-/// Size of a read, in bytes.
-const READ_BYTES: usize = 256 << 10;
 /// Maximum number of datagrams of one socket that are received, and of connections of one listener
 /// that are accepted, before the other sockets have their turn.
 const TURN: usize = 64;
@@ -124,7 +122,7 @@ impl<'s> Drain<'s> {
         Self {
             sockets,
             clients: Vec::new(),
-            buffer: vec![0; READ_BYTES.max(LINE_BYTES_MAX)],
+            buffer: vec![0; LINE_BYTES_MAX],
             cannot_accept: false,
         }
     }
