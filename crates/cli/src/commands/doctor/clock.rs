@@ -1,4 +1,4 @@
-//! The clock that timestamps packets: the kernel's real-time clock.
+//! The clock that usually timestamps packets: the kernel's real-time clock.
 //!
 //! The clock counts as synchronised if systemd-timesyncd's flag file exists, or if a time daemon
 //! runs. The kernel's own flag (adjtimex(2)) is not used, because not every daemon sets the flag.

@@ -2,7 +2,7 @@
 //! Documentation/ABI/testing/sysfs-bus-pci) and `effective_affinity_list` of each interrupt
 //! (Documentation/core-api/irq/irq-affinity.rst).
 //!
-//! The kernel receives packets on these CPUs. docs/tuning.md compares capture threads on the same
+//! The kernel usually receives on these CPUs. docs/tuning.md compares capture threads on the same
 //! CPUs with capture threads on other CPUs of the node.
 
 use std::{collections::BTreeSet, fs, path::Path};

@@ -1,9 +1,9 @@
 //! The kernel's processing before a capture sees packets: its input queues and its filter programs.
 //!
 //! See the kernel's Documentation/admin-guide/sysctl/net.rst. `/proc/net/softnet_stat` has a line
-//! for each CPU with counts since the system started, in hexadecimal. The first three columns are
-//! processed packets, packets dropped at the input queue, and rounds that used up their time or
-//! budget (`softnet_seq_show` of `net/core/net-procfs.c`).
+//! for each online CPU with counts since the system started, in hexadecimal. The first three
+//! columns are processed packets, packets dropped at the input queue, and rounds that used up their
+//! time or budget (`softnet_seq_show` of `net/core/net-procfs.c`).
 
 use super::{finding::Finding, read, read_number};
 use crate::units::counted;

@@ -12,9 +12,9 @@
 //! - `governor`: frequency governors of the CPUs,
 //! - `interface`: state, offloads and losses of each interface,
 //! - `host`: whether this host uses an interface,
-//! - `nic`: receive ring and flow control of a NIC,
+//! - `nic`: receive ring, flow control and time stamps of a NIC,
 //! - `rss`: whether the NIC's hash splits conversations,
-//! - `clock`: the clock that timestamps packets,
+//! - `clock`: the kernel's clock, which usually timestamps packets,
 //! - `library`: the libpcap that compiles filters.
 //!
 //! docs/tuning.md has a line for each check.
@@ -153,7 +153,7 @@ fn findings(wanted: &[String]) -> Result<Vec<Finding>, Failure> {
     Ok(findings)
 }
 
-/// Colors are for a terminal whose user did not disable colors (<https://no-color.org>).
+/// Colors are for a terminal other than `dumb`, unless `NO_COLOR` is set (<https://no-color.org>).
 fn wants_colour() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");

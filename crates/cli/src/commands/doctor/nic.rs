@@ -9,7 +9,7 @@ pub(super) const CHECK_RING: &str = "rx-ring";
 pub(super) const CHECK_PAUSE: &str = "pause";
 pub(super) const CHECK_STAMPS: &str = "stamps";
 
-/// Findings about one interface. There is none if the interface no longer exists, or if its driver
+/// Findings about one interface. There are none if the interface no longer exists, or if its driver
 /// reports neither a ring, pause frames nor stamps, like drivers of many virtual interfaces.
 pub(super) fn findings(interface: &str) -> Vec<Finding> {
     reception(interface).map_or_else(|_| Vec::new(), |found| judge(interface, found))
