@@ -1,4 +1,4 @@
-//! Copies packets into the pipe that Wireshark made, until Wireshark stops the capture.
+//! Copies packets into Wireshark's pipe until Wireshark stops the capture or the query ends.
 //!
 //! Wireshark shows every line on stderr as an error, so a complete answer prints nothing. Wireshark
 //! stops a capture by closing the pipe and by SIGTERM. One thread queries the recorder and writes.
@@ -101,7 +101,7 @@ pub(super) fn run(query: Query, pipe: &Path) -> Result<ExitCode, Failure> {
                 return Ok(code);
             }
             Ok(News::Done(outcome)) => return tell_outcome(outcome?),
-            // Wireshark has stopped the capture.
+            // Usually Wireshark has stopped the capture or has ended.
             Ok(News::Signal | News::Gone) => return Ok(ExitCode::SUCCESS),
             Err(_) if cancel.is_cancelled() => return Ok(ExitCode::SUCCESS),
             Err(_) => return Err(Failure::failed("nobody reads the pipe of --fifo")),
@@ -119,7 +119,7 @@ pub(super) fn release_unused(pipe: &Path) {
 fn release(pipe: &Path, tell: Sender<News>, news: &Receiver<News>) {
     let pipe = pipe.to_owned();
     thread::spawn(move || {
-        // An error means that Wireshark removed the pipe and does not wait.
+        // An error usually means that Wireshark removed the pipe and does not wait.
         let _ = File::options().write(true).open(pipe);
         let _ = tell.send(News::Opened);
     });
@@ -127,8 +127,8 @@ fn release(pipe: &Path, tell: Sender<News>, news: &Receiver<News>) {
     let _ = news.recv_timeout(RELEASE_WAIT);
 }
 
-/// Reports [`News::Gone`] when poll(2) returns for a descriptor. poll(2) always reports errors,
-/// also without events: for the write end of a pipe, that no reader is left.
+/// Reports [`News::Gone`] when poll(2) reports an event. poll(2) always reports errors, also if
+/// `what` is empty: for the write end of a pipe, that no reader is left.
 fn tell_of(watched: impl AsFd + Send + 'static, what: PollFlags, tell: Sender<News>) {
     thread::spawn(move || {
         let mut waited = [PollFd::new(&watched, what)];
@@ -157,8 +157,7 @@ fn tell_signals(tell: Sender<News>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the existing pipe. If Wireshark has removed the pipe, this does not create a file in its
-/// place.
+/// Opens the existing pipe. If Wireshark has removed the pipe, creates no file in its place.
 fn open(target: &OutputTarget, tell: &Sender<News>) -> Result<File, Failure> {
     let failed = |error| Failure::failed(format_args!("cannot write {target}: {error}"));
     // If the receiver is gone, the program is already ending.

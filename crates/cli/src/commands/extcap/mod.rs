@@ -5,7 +5,7 @@
 //! `extcap`. A capture then is a `retroscope query` whose output goes into a pipe that Wireshark
 //! made.
 //!
-//! - `capture`: copies packets into the pipe until Wireshark stops the capture,
+//! - `capture`: copies packets into the pipe until Wireshark stops the capture or the query ends,
 //! - `install`: manages the link in Wireshark's folder.
 
 mod capture;
@@ -418,7 +418,7 @@ mod tests {
             let is_told =
                 default.is_none_or(|(_, value)| line.contains(&format!("{{default={value}}}")));
             assert!(is_told, "{line}");
-            // The extcap grammar cannot quote braces. This finds a text with an unpaired brace.
+            // The extcap grammar cannot quote braces. The counts differ for an unpaired brace.
             assert_eq!(line.matches('{').count(), line.matches('}').count());
             let value = match option {
                 "--follow" => "false",
