@@ -39,7 +39,7 @@ impl MatchOutput {
         }
     }
 
-    /// Registers all interfaces known so far, in file order. Call this before passing packets of
+    /// Registers all interfaces known so far, in file order. The call must precede the packets of
     /// new interfaces. The first call opens the target, except for a count.
     ///
     /// # Errors

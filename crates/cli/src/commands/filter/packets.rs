@@ -9,7 +9,7 @@ use retroscope_pcapfile::CaptureReader;
 use super::{input::InputFile, program::contexts_of};
 use crate::failure::Failure;
 
-/// Maximum number of captured bytes that are read from a file.
+/// Maximum number of captured bytes that are kept of a file.
 const BYTES_MAX: usize = 256 << 20;
 
 /// Captured bytes and metadata of packets.

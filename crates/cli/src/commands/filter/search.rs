@@ -128,7 +128,7 @@ impl Links {
     }
 
     /// The link types for which the expression does not compile, if it compiles for another link
-    /// type of the file. For a file without interfaces, this checks only the expression's syntax.
+    /// type of the file. For a file without interfaces, checks only the expression's syntax.
     fn into_unsupported(mut self) -> Result<Vec<(LinkType, FilterError)>, FilterError> {
         if self.known == 0
             && let Err(error) = self.filter.prepare(context(LinkType::ETHERNET, 0))

@@ -3,7 +3,7 @@
 //!
 //! The packets are first read into memory and then evaluated repeatedly, so small files are
 //! measured in the CPU cache. Every method receives runs of up to 64 packets of one interface. The
-//! methods take turns, so that other load on the machine affects all methods equally.
+//! methods take turns, so that other load on the machine affects all methods about equally.
 
 use std::{
     fmt::Write,
