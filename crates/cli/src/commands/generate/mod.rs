@@ -1,10 +1,10 @@
 //! `retroscope generate`: writes FlowScope's experiment traffic to a file, sends it on a live
 //! interface, or both.
 //!
-//! Without `-i`, the file depends only on the arguments: its first packet always has the time
-//! [`FILE_START_NS`]. When sending, the generator's queue sets the pace. With `-w` and `-i`, the
-//! file contains the sent packets. Their timestamps are the real-time clock, read before each group
-//! of at most [`SEND_FRAMES`] packets is sent.
+//! Without `-i`, the file depends only on the arguments, unless a signal ends the file: its first
+//! packet has the time [`FILE_START_NS`]. When sending, the generator's queue sets the pace. With
+//! `-w` and `-i`, the file contains the sent packets. Their timestamps are the real-time clock,
+//! read before each group of at most [`SEND_FRAMES`] packets is sent.
 
 mod generated;
 mod output;
