@@ -26,7 +26,7 @@ impl Blocks {
     /// Appends data and writes all whole blocks.
     ///
     /// # Errors
-    /// The errors of `out`, or data that is no pcapng.
+    /// The errors of `out`, or data that is no pcapng or has a longer block than accepted.
     pub(super) fn push(&mut self, data: &[u8], out: &mut impl Write) -> io::Result<()> {
         self.pending.extend_from_slice(data);
         let mut whole = 0;

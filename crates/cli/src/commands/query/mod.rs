@@ -1,5 +1,5 @@
-//! `retroscope query`: writes recorded packets to a capture file with a verdict. The packets come
-//! from a recorder over HTTP, or directly from a ring file, whose recorder may be running or dead.
+//! `retroscope query`: writes recorded packets to a capture file, or counts them, with a verdict.
+//! The packets come from a recorder over HTTP, or from a ring file, even of a dead recorder.
 
 mod blocks;
 mod remote;

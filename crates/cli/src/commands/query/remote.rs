@@ -31,7 +31,7 @@ pub(super) fn run(
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
     let request = ApiRequest::get(target(&["v1", "query"], &parameters));
-    // The answer to a follow has data every second, so the default limit of 60 s without data
+    // The answer to a follow has data about every second, so the default limit of 60 s without data
     // applies. Another query may send nothing for an hour.
     let request = match args.follow {
         true => request,
@@ -98,8 +98,8 @@ fn copy(
     file.flush().map_err(TransferError::File)
 }
 
-/// Fetches the verdict from `Location`. If the request fails, for example because the recorder has
-/// ended, returns the verdict in the file.
+/// Fetches the verdict from `Location`. Without `Location`, or if the request fails, for example
+/// because the recorder has ended, returns the verdict in the file, if any.
 fn verdict(client: &Client, place: Option<&str>, in_file: Option<Value>) -> Result<Value, Failure> {
     let asked = place.map(|place| {
         client
