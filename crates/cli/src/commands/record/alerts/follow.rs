@@ -1,5 +1,5 @@
-//! Follows growing files by device and inode instead of by name. A renamed file is read to its end,
-//! and the new file of that name from its beginning.
+//! Follows growing files by device and inode instead of by name. A renamed file is read until it
+//! stops growing, and the new file of that name from its beginning.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ use crate::failure::say;
 /// After this many bytes of a file, the next file is read.
 const TURN_BYTES: usize = 1 << 20;
 /// A file whose name no longer matches is closed after it did not grow for this time, because its
-/// writer has opened a new file by then.
+/// writer has usually opened a new file by then.
 const NAMELESS: Duration = Duration::from_secs(10);
 /// Minimum interval between two listings of the names. Open files are also read between listings.
 const NAMES_EVERY: Duration = Duration::from_millis(100);
@@ -69,7 +69,7 @@ impl Follower {
         for pattern in &self.patterns {
             let paths = files(pattern);
             // `files` finds nothing if no file matches or if a directory cannot be searched. The
-            // error of `metadata` tells the two cases apart.
+            // error of `metadata` tells the cases apart, unless the directory has wildcards.
             if paths.is_empty()
                 && let Err(error) = fs::metadata(pattern)
                 && (is_first || error.kind() != ErrorKind::NotFound)
@@ -89,7 +89,7 @@ impl Follower {
             .retain(|_, it| it.has_name || now.saturating_duration_since(it.grew_at) < NAMELESS);
     }
 
-    /// Passes each new line of the files to `line`. Returns whether more lines may be available at
+    /// Passes new lines of the files to `line`. Returns whether more lines may be available at
     /// once.
     pub(super) fn read(
         &mut self,
@@ -226,7 +226,7 @@ mod tests {
             open.unwrap().write_all(text.as_bytes()).unwrap();
         }
 
-        /// Advances the clock and returns all new lines in order.
+        /// Advances the clock and returns all new lines, file by file.
         fn read(&mut self) -> Vec<String> {
             self.now += NAMES_EVERY;
             let mut all = Vec::new();

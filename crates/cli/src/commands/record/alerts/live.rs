@@ -144,7 +144,7 @@ fn read(
     }
 }
 
-/// Passes alerts to the analyzer. Returns `false` if the recording has ended.
+/// Passes alerts to the analyzer. Returns `false` if the recorder takes no alerts any more.
 fn hand_on(mut alerts: Vec<Arc<Alert>>, handle: &RecorderHandle, stop: &AtomicBool) -> bool {
     while !alerts.is_empty() && !stop.load(Ordering::Relaxed) {
         match handle.alerts(alerts.clone()) {

@@ -103,7 +103,7 @@ fn count(counts: &mut AlertLines, line: &[u8]) -> Option<Arc<Alert>> {
 }
 
 impl Alerts {
-    /// The alert configuration of the recorder. With -r this reads all alerts.
+    /// The alert configuration of the recorder. With -r, reads all alerts.
     pub(crate) fn config(&self, offline: bool) -> Result<AlertConfig, Failure> {
         let mut config = AlertConfig {
             are_expected: !self.from.is_empty(),

@@ -34,7 +34,7 @@ const TURN: usize = 64;
 /// no free descriptor (`EMFILE`).
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Sockets that are bound before privileges are dropped. Dropping this removes their files.
+/// Sockets that are bound before privileges are dropped. Dropping [`Sockets`] removes the files.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     listeners: Vec<UnixListener>,
@@ -74,7 +74,7 @@ impl Sockets {
     }
 }
 
-/// Event that ends the thread.
+/// Event that ends the thread that reads the sockets.
 pub(super) fn waker() -> io::Result<Arc<OwnedFd>> {
     Ok(Arc::new(eventfd(
         0,
@@ -82,8 +82,8 @@ pub(super) fn waker() -> io::Result<Arc<OwnedFd>> {
     )?))
 }
 
-/// Receives lines until `stop` is written to or poll(2) fails. Lines go to `lines`; lines without
-/// room are lost and counted.
+/// Receives lines until `stop` is written to or poll(2) fails, except by EINTR. Lines go to
+/// `lines`; lines without room are lost and counted.
 pub(super) fn drain(
     sockets: &Sockets,
     stop: &OwnedFd,
@@ -127,7 +127,7 @@ impl<'s> Drain<'s> {
         }
     }
 
-    /// Waits for events. Returns `false` if `stop` was written to, or if poll(2) fails.
+    /// Waits for events. `false`: `stop` was written to, or poll(2) failed, except by EINTR.
     fn wait(&mut self, stop: &OwnedFd) -> bool {
         let listeners = self
             .sockets
