@@ -1,4 +1,4 @@
-//! Checks a configuration: at the start before a source is opened, and at a reload.
+//! Checks a configuration: by `--check-config`, before the start opens a source, and at a reload.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -162,7 +162,7 @@ fn files(loaded: &Loaded) -> Vec<ConfigFault> {
     faults
 }
 
-/// An error for each script that fails to load.
+/// An error for each script that cannot be read or fails to load.
 fn scripts(loaded: &Loaded) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
     let args = &loaded.settings;

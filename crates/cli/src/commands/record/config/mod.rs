@@ -5,7 +5,7 @@
 //! - `layers`: assignments of flags and `--set` on top of the file,
 //! - `rules`: the rules of `[[rule]]`,
 //! - `text`: the text of the file, and errors with their place in the text,
-//! - `check`: checks at the start, before a source is opened, and at a reload,
+//! - `check`: checks by `--check-config`, before the start opens a source, and at a reload,
 //! - `print`: `--print-config`,
 //! - `reload`: reads the file again during a recording.
 //!
@@ -181,7 +181,7 @@ impl Loaded {
         self.path.is_some()
     }
 
-    /// Runs the checks of `depth`. This opens no source.
+    /// Runs the checks of `depth`. No check opens a source.
     ///
     /// # Errors
     /// The errors that these checks find.

@@ -81,7 +81,7 @@ impl Reloader {
     /// compiling the rules, which may look up host names.
     ///
     /// # Errors
-    /// A message of one or more lines. The recording continues unchanged.
+    /// A message of one or more lines. Nothing changes, except later if the analyzer is blocked.
     pub(crate) fn reload(&self) -> Result<(String, bool), String> {
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         self.notify.reloading();

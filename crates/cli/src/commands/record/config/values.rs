@@ -24,7 +24,7 @@ use crate::{commands::record::alerts::AlertSource, eve::EveTarget, units};
 
 /// A type that is parsed from a text.
 pub(crate) trait FromText: Sized + PartialEq {
-    /// The form of the text, as a pattern of the JSON schema; empty: any text.
+    /// The form of the text, as a pattern of the JSON schema; empty: no pattern.
     const PATTERN: &'static str = "";
     /// Whether the JSON schema and the error messages name numbers in addition to texts.
     const TAKES_NUMBERS: bool = false;
