@@ -9,10 +9,10 @@ use retroscope_script::Script;
 use super::config::{Expression, FormatName, Loaded, RecordFlags, RingFull, What};
 use crate::{failure::Failure, memory};
 
-/// Default limit of triggered dumps in a minute, if `dumps-per-minute` is not given.
+/// Default limit of dumps in a minute, not for alerts, if `dumps-per-minute` is not given.
 pub(super) const DUMPS_PER_MINUTE: u32 = 400;
 
-/// Options whose value is an expression.
+/// Options whose whole value is an expression, without aliases.
 const OF_EXPRESSION: [&str; 5] = ["-t", "--trigger", "-f", "--filter", "--dump"];
 
 const AFTER_HELP: &str = "\

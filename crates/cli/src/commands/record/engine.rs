@@ -18,7 +18,7 @@ use super::config::{Engine, Settings};
 const DPDK_PREFIX: &str = "dpdk:";
 
 impl Engine {
-    /// The name that is shown. For `auto` this is the selected engine.
+    /// The name that is shown. `auto` selects and shows af-packet.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Auto | Self::AfPacket => "af-packet",

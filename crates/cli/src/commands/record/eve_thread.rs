@@ -101,7 +101,7 @@ impl EveThread {
         self.shared.has_left.load(Ordering::SeqCst)
     }
 
-    /// Waits until the thread has written all flows and events of the ended recorder. `None`: the
+    /// Waits until the thread has handled all flows and events of the ended recorder. `None`: the
     /// thread panicked.
     pub(crate) fn join(self) -> Option<Counters> {
         self.thread.join().ok()

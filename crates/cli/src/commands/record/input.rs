@@ -75,8 +75,8 @@ impl Settings {
         }
     }
 
-    /// The NUMA node that all live interfaces share. `None`: no common node, or the machine has
-    /// only one node.
+    /// The NUMA node that all sources except generators share. `None`: no common node, or the
+    /// machine has only one node.
     fn numa_node(&self, notes: &mut Vec<String>) -> Option<u32> {
         let live = self.interface.iter().filter(|name| !is_generator(name));
         let topology = numa::Topology::read(Path::new("/sys"), live.map(String::as_str));

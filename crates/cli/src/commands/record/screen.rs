@@ -28,13 +28,13 @@ use crate::{
 /// Progress of filling memory is shown only after this time.
 const FILLING_QUIET: Duration = Duration::from_millis(200);
 
-/// Maximum number of messages about dumps within [`LINES_PERIOD`]. As many notices, changes and
-/// refusals together may be printed in addition. Further messages are only counted.
+/// Maximum number of messages about dumps in a period ([`LINES_PERIOD`]). As many notices, changes
+/// and refusals together may be printed in addition. Further messages are only counted.
 const LINES_MAX: u32 = 50;
 /// Maximum number of incomplete and failed dumps whose events the screen remembers.
 /// [`RecorderSummary::dumps`] lists at most as many dumps.
 const NOT_COMPLETE_MAX: usize = 10_000;
-/// Length of a period in which [`LINES_MAX`] applies. A period begins with its first message.
+/// Minimum length of a period of [`LINES_MAX`]. A period begins with its first message.
 const LINES_PERIOD: Duration = Duration::from_secs(10);
 
 /// Counts the messages of one period.

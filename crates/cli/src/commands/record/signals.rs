@@ -97,8 +97,8 @@ struct ActiveRecording {
 
 impl Signals {
     /// Takes over the signals. Until [`Self::hold`], stop signals have their default effect and
-    /// other signals have none. When this returns, the signal thread has dropped its privileges, or
-    /// has failed to.
+    /// other signals have none. When `install` returns, the signal thread has dropped its
+    /// privileges, or has failed to.
     ///
     /// # Errors
     /// The system's error about the handlers or the thread.

@@ -77,7 +77,7 @@ pub(crate) fn finish(
 ) -> Result<ExitCode, Failure> {
     let mut told: Vec<String> = Vec::new();
     for error in summary.errors.iter().map(ToString::to_string) {
-        // All queues of an interface report the same error.
+        // All queues of an interface may report the same error.
         if !told.contains(&error) {
             say(&error);
             told.push(error);

@@ -14,7 +14,7 @@ pub(super) struct About {
     pub(super) title: String,
     /// Sort order of the rows.
     pub(super) by: TopOrder,
-    /// Packets lost since the start.
+    /// Packets known to be lost since the start.
     pub(super) lost: u64,
 }
 
