@@ -10,15 +10,15 @@ use retroscope_recorder::PROGRAM;
 
 use super::target::OutputTarget;
 
-/// Size of the write buffer in bytes.
+/// Size of a write buffer in bytes.
 pub(super) const BUFFER_BYTES: usize = 256 << 10;
 
 /// A capture file that is being written.
 #[derive(Debug)]
 pub(super) struct Capture {
     writer: CaptureWriter,
-    /// Packets whose time the reader clamped to `i64::MAX`, which is in the year 2262. The writer
-    /// counts the times that it clamps itself, for example times before 1970.
+    /// Packets with the time `i64::MAX` (year 2262), to which the reader clamps later times. The
+    /// writer counts the times that it clamps itself, for example times before 1970.
     times_beyond: u64,
 }
 
@@ -99,8 +99,7 @@ impl Capture {
         }
     }
 
-    /// Flushes the buffer. Returns the number of packets whose time the reader or the writer
-    /// clamped.
+    /// Flushes the buffer. Returns the number of packets whose time was clamped or is `i64::MAX`.
     pub(super) fn finish(self) -> Result<u64, WriteError> {
         let (times_clamped, finished) = match self.writer {
             CaptureWriter::Pcap(writer) => (writer.times_clamped(), writer.finish().map(drop)),

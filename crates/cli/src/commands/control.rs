@@ -145,7 +145,7 @@ struct EventLines {
 }
 
 impl EventLines {
-    /// Appends received bytes. Returns the lines of the completed events.
+    /// Appends received bytes. Returns the lines of the completed events with data.
     fn push(&mut self, piece: &[u8]) -> String {
         self.pending.extend_from_slice(piece);
         let mut told = String::new();

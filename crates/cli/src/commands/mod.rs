@@ -42,7 +42,7 @@ pub(crate) fn interface_names() -> String {
     names.join(", ")
 }
 
-/// Path of the running executable.
+/// Path of the running executable, or only the program's name if the path is unknown.
 pub(crate) fn program() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"))
 }

@@ -70,7 +70,7 @@ impl RemoteArgs {
         self.url.as_ref().map(|_| format!("{}/", self.endpoint()))
     }
 
-    /// A client for the API. This does not connect yet.
+    /// Makes a client for the API, which does not connect yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
         // Clap cannot check that these options come with --url, because one option may be before a
         // subcommand and --url after the subcommand.

@@ -49,7 +49,7 @@ impl OutputTarget {
     }
 
     /// Opens the destination for writing, without a buffer. A new file has mode 0640, less the
-    /// umask, because it contains traffic. Under sudo, the caller of sudo owns a new file.
+    /// umask, because it contains traffic. Under sudo, the caller of sudo usually owns a new file.
     ///
     /// # Errors
     /// The system's error, with the name.

@@ -1,5 +1,5 @@
 //! Shows the state of a recorder over HTTP: on a terminal as a screen that is redrawn each second,
-//! elsewhere once as text.
+//! elsewhere and with `--once` as text, with `--json` as JSON.
 
 use std::{
     process::ExitCode,
