@@ -49,7 +49,7 @@ impl LineOutput for File {
 }
 
 /// Opens a file for appending, or creates the file with mode 0640, less the umask, and this owner.
-/// If the last line of the file has no line end, this appends one, so that our first line is whole.
+/// If the last line of the file has no line end, tries to append a line end before our first line.
 fn open(path: &Path, owner: Owner) -> Result<fs::File, String> {
     // This check only gives a better message than the system's error. `open_to_append` does not
     // wait for a pipe, and the kind of the opened file is checked below.

@@ -64,7 +64,7 @@ pub(crate) struct Counters {
     pub(crate) not_ip: u64,
 }
 
-/// Writes lines. Each flush blocks for at most [`Options::patience`], and for disk writes.
+/// Writes lines. A flush usually blocks for at most [`Options::patience`], and for disk writes.
 pub(crate) struct EveWriter {
     target: EveTarget,
     options: Options,
@@ -96,9 +96,8 @@ struct ReportedLosses {
 }
 
 impl EveWriter {
-    /// Opens the output. Call this before privileges are dropped. `tell` receives a message when
-    /// lines begin to be lost, at most once a minute, and then a message when lines are written
-    /// again.
+    /// Opens the output, before privileges are dropped. `tell` receives a message when lines begin
+    /// to be lost, at most once a minute, and then a message when lines are written again.
     ///
     /// # Errors
     /// A message that says why the output cannot be opened.

@@ -47,7 +47,7 @@ pub(super) enum Trouble {
 }
 
 /// Waits until there is room. Returns `false` if `patience` is used up or poll(2) fails. After a
-/// signal, may return `true` without room.
+/// signal or an error of `fd`, may return `true` without room.
 pub(super) fn wait_for_room(fd: BorrowedFd<'_>, patience: &mut Option<Duration>) -> bool {
     let begun = Instant::now();
     let time_out = patience.map(|patience| {

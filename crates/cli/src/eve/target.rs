@@ -7,7 +7,7 @@ use rustix::net::SocketAddrUnix;
 /// The destination of EVE lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EveTarget {
-    /// `-`.
+    /// `-`, which means stdout.
     Stdout,
     /// A file to which lines are appended.
     File(PathBuf),
