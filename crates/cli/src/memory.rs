@@ -14,7 +14,7 @@ pub(crate) fn available() -> Option<u64> {
     [available, cgroup_left()].into_iter().flatten().min()
 }
 
-/// Bytes of the ring without `--ring`: 1 GiB, or a quarter of the available memory if that is less.
+/// Default ring size of `record` in bytes: 1 GiB, or a quarter of the available memory if less.
 pub(crate) fn default_ring(available: Option<u64>) -> u64 {
     available.map_or(DEFAULT_BYTES, |bytes| DEFAULT_BYTES.min(bytes / 4))
 }

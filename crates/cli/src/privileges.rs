@@ -48,9 +48,9 @@ struct User {
 
 impl Privileges {
     /// Looks up a user: a name that the Name Service Switch knows (nsswitch.conf(5): files, LDAP,
-    /// sssd), or `UID:GID`. `option` is the option that gives the user. Call this before threads
-    /// start and before privileges are dropped: a module of the Name Service Switch may need files
-    /// and sockets that the user of `-Z` cannot open.
+    /// sssd), or `UID:GID`. `option` is the option that gives the user. The look-up must
+    /// precede threads and the drop of privileges: a module of the Name Service Switch may need
+    /// files and sockets that the user of `-Z` cannot open.
     ///
     /// # Errors
     /// The user does not exist, or the lookup failed.
@@ -88,8 +88,8 @@ impl Privileges {
         self.user.as_ref().map_or((None, None), User::owner)
     }
 
-    /// Drops the calling thread's privileges for good. Returns the capabilities that root without
-    /// `-Z` keeps: CAP_DAC_OVERRIDE if root could not write to the dump directory otherwise, and
+    /// Drops the calling thread's privileges for good. Returns the capabilities that the thread
+    /// keeps without `-Z`: CAP_DAC_OVERRIDE if the dump directory is not writable otherwise, and
     /// CAP_CHOWN under sudo, because the caller of sudo owns the dumps.
     ///
     /// # Errors
