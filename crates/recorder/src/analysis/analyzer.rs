@@ -336,8 +336,8 @@ impl RingReader for Analyzer {
         Some(Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0)))
     }
 
-    /// Sleeps until another thread wakes the analyzer, or the timeout passes. Returns how long the
-    /// thread slept.
+    /// Sleeps until there is something to do, or until the timeout. Returns how long the thread
+    /// slept.
     fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.core.common.clock.mono_ns();
         if self.core.is_woken_by_inserters() {

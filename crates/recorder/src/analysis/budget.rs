@@ -7,9 +7,9 @@
 //! has units, a share is still 1. In that case at most half of the limit is reserved for rules that
 //! use nothing.
 //!
-//! Alerts share the bytes per hour, and on request the dumps per minute, as one more rule with the
-//! number [`ALERT`](super::director::ALERT). The bytes of a manual dump count without a share, like
-//! those of a removed rule.
+//! Alerts share the bytes per hour, and if configured the dumps per minute, as one more rule with
+//! the number [`ALERT`](super::director::ALERT). The bytes of a manual dump count without a share,
+//! like those of a removed rule.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,7 +18,7 @@ use std::{
 
 use crate::analysis::terms;
 
-/// A limit on things in use at the same time.
+/// A limit that rules share, on things in use at the same time or on amounts of a [`Budget`].
 #[derive(Debug)]
 pub(crate) struct RuleShares {
     limit: u64,
@@ -211,7 +211,7 @@ pub(crate) struct HoldOff<K> {
     calls: u64,
 }
 
-/// Entries kept at most. If there are more, the entry that expires first is dropped.
+/// Maximum number of entries. If there are more, the entry that expires first is dropped.
 const HELD_OFF_MAX: usize = 65_536;
 
 impl<K: Eq + Hash + Clone> HoldOff<K> {

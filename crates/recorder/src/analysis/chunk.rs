@@ -3,7 +3,7 @@
 //!
 //! Filling a chunk from the ring reads only descriptors, except of extended records. The ring
 //! prefetches the first bytes of each payload some records ahead, so that a filter usually finds
-//! the headers in the cache. The few matching records of a chunk are read again.
+//! the headers in the cache. The matching records of a chunk, usually few, are read again.
 
 use std::ops::Range;
 
@@ -11,10 +11,10 @@ use retroscope_filter::{Aux, FilterFrame, Program};
 use retroscope_packet::{Direction, LinkType, may_be_fragment};
 use retroscope_ring::Packet;
 
-/// Records of a chunk at most: the bits of a `u64` are a set of records.
+/// Maximum number of records of a chunk: the bits of a `u64` are a set of records.
 pub(crate) const MANY: usize = Program::MANY;
 
-/// Records of one producer in their order. Records of other shards, if any, are left out.
+/// Records of one producer in their order. The chunk of a shard has no records of other shards.
 #[derive(Debug)]
 pub(crate) struct Chunk<'r> {
     /// The first `len` entries are valid, in all three arrays.
@@ -22,7 +22,7 @@ pub(crate) struct Chunk<'r> {
     times_ns: [i64; MANY],
     interfaces: [u16; MANY],
     len: usize,
-    /// Records that [`Self::fill`] takes, [`MANY`] at most.
+    /// Maximum number of records that [`Self::fill`] takes; not more than [`MANY`].
     pub(crate) most: usize,
 }
 
@@ -94,7 +94,7 @@ impl<'r> Chunk<'r> {
         })
     }
 
-    /// The records at `range` whose time stamp satisfies `is_one`: bit `n` is set for record `n` of
+    /// The records at `range` whose ring time satisfies `is_one`: bit `n` is set for record `n` of
     /// the range.
     pub(crate) fn mask_where(&self, range: Range<usize>, is_one: impl Fn(i64) -> bool) -> u64 {
         let times = self.times_ns[range].iter().enumerate();
@@ -108,7 +108,7 @@ impl<'r> Chunk<'r> {
 #[derive(Debug)]
 pub(crate) struct SelectedPackets<I> {
     packets: I,
-    /// Packets that were passed.
+    /// Number of packets that were passed.
     passed: usize,
 }
 

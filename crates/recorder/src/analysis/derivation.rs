@@ -40,7 +40,7 @@ impl Templates {
     }
 }
 
-/// Derives dump expressions. The results depend only on the given packets and their order.
+/// Derives dump expressions from templates, or by the dump script.
 #[derive(Debug)]
 pub(crate) struct Derivation {
     templates: Templates,
@@ -72,7 +72,7 @@ impl Derivation {
     }
 
     /// Applies a change of the rules. The caller must call [`Self::changed`] afterwards. Returns
-    /// the template that the change replaces.
+    /// the template that the change replaces or removes.
     pub(crate) fn change(&mut self, change: &RuleChange) -> Option<Arc<Template>> {
         let (number, template) = match change {
             RuleChange::Add(rule, template) => (rule.number, template.as_ref()),

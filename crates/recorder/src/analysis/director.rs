@@ -1,12 +1,12 @@
 //! Decides what a hit becomes: a dump, a suppressed hit, or a refusal. Pure: times and numbers in,
 //! orders out.
 //!
-//! One director serves a recorder, on the analyzer's thread. Its clock and, unless a comment names
+//! One director serves a recorder, as a part of the analyzer. Its clock and, unless a comment names
 //! another clock, all times here are ring time (`control/ring_time.rs`), which no step of a clock
 //! changes. Live the director's clock follows the smallest watermark of the queues that promise
 //! watermarks. Offline it is the highest time seen. Offline the director's decisions depend on no
-//! thread and on no clock of the system. So without commands of clients, offline runs repeat
-//! exactly.
+//! thread and on no clock of the system. So without commands of clients, offline runs normally
+//! repeat exactly.
 //!
 //! - Offline a hit that belongs to no open dump usually waits until the clock has passed the hit by
 //!   the hold time. So hits act in order of (time, source, record) although the input may be out of
@@ -14,16 +14,16 @@
 //! - A dump is *open* from its trigger until its window closes, normally when the clock passes `to`
 //!   plus the hold time. A hit of the same rule, expression and window up to `to` starts no dump,
 //!   and does not make the open dump longer. Each hit brings its own window. A hit with another
-//!   window starts another dump. An alert is a hit of a built-in rule. The alert belongs to an open
+//!   window needs another dump. An alert is a hit of a built-in rule. The alert can join an open
 //!   dump of alerts with the same expression if that dump's window has the alert's packet and all
 //!   of its flow before the packet.
 //! - If the user sets a hold-off time, the same rule and expression start no further dump for this
 //!   time after the window's end.
 //! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an
 //!   hour. Their time is packet time offline, the monotonic clock live. Alerts share the bytes of
-//!   an hour as one more rule. On request, alerts also share the dumps of a minute. Limits refuse a
-//!   trigger by hand only if `max_dumps` dumps by hand are open, because a person or a client waits
-//!   for the dump. The bytes of dumps by hand count.
+//!   an hour as one more rule. If configured, alerts also share the dumps of a minute. Limits
+//!   refuse a trigger by hand only if `max_dumps` dumps by hand are open, because a person or a
+//!   client waits for the dump. The bytes of dumps by hand count.
 //! - Suppressed hits are counted by reason. The director formats no text for a suppressed hit.
 
 mod limits;
@@ -52,7 +52,7 @@ use crate::{
 pub(crate) const ALERT: usize = usize::MAX - 1;
 /// The rule number of triggers by hand.
 pub(crate) const MANUAL: usize = usize::MAX;
-/// Largest number of alerts that join an open dump. The next alert starts another dump.
+/// Maximum number of alerts that join an open dump. The next alert needs another dump.
 pub(crate) const ALERTS_OF_DUMP: u64 = 65_536;
 
 /// The director's settings.
@@ -67,8 +67,8 @@ pub(crate) struct DirectorConfig {
     pub(crate) single: bool,
     /// Maximum number of dumps of alerts open at once.
     pub(crate) alert_dumps: usize,
-    /// Whether alerts may arrive. If so, alerts have a share of the bytes per hour, and on request
-    /// of the dumps per minute.
+    /// Whether alerts may arrive. If so, alerts have a share of the bytes per hour, and with
+    /// [`SharedLimits::alerts_per_minute`] of the dumps per minute.
     pub(crate) are_alerts_expected: bool,
     /// Live: a window closes at the latest when its future length plus this time, ns, have passed
     /// on the monotonic clock since the dump started. While the past of the dump's rule is scanned,
@@ -88,8 +88,8 @@ pub(crate) struct SharedLimits {
     pub(crate) dumps_per_minute: u64,
     /// Whether `dumps_per_minute` includes dumps of alerts.
     pub(crate) alerts_per_minute: bool,
-    /// Bytes that dumps may write within an hour, in shares (`budget`). When they are used up, only
-    /// a rule that is below its share starts a further dump. 0: no limit.
+    /// Bytes that dumps may write within an hour, in shares (`budget`). When they are used up, of
+    /// the rules only those below their share start further dumps. 0: no limit.
     pub(crate) bytes_per_hour: u64,
 }
 
@@ -159,7 +159,7 @@ pub(crate) enum Clip {
     Stop,
     /// All input ended.
     End,
-    /// A module reported the end of its flow, and wanted packets until this time, ns.
+    /// A module reported the ends of the dump's flows, and wanted packets until this time, ns.
     Flow(i64),
 }
 
@@ -203,8 +203,8 @@ pub(crate) struct Director<K> {
     /// For each existing rule: the hits that neither started nor joined a dump, counted since the
     /// rule started its last dump.
     since: HashMap<usize, Suppressions>,
-    /// Rules whose past is being scanned. Their dumps stay open until the scan has passed the ends
-    /// of their windows, because earlier packets of the scan may join these dumps.
+    /// Rules whose past is being scanned. No clock closes their dumps until the scan has passed the
+    /// ends of their windows, because earlier packets of the scan may join these dumps.
     pub(crate) scanned: HashSet<usize>,
     /// Removed rules with unfinished dumps.
     gone: HashSet<usize>,
@@ -296,9 +296,9 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.wanted_from.first().map(|(from_ns, _)| *from_ns)
     }
 
-    /// Processes a hit of a rule. If `hold_ns` is 0, as always live, the hit acts now. Otherwise a
-    /// hit that belongs to no open dump waits, usually until the clock has passed the hit by the
-    /// hold time. `None`: the hit waits.
+    /// Processes a hit of a rule. A disarmed director suppresses the hit. If `hold_ns` is 0, as
+    /// always live, the hit acts now. Otherwise a hit that belongs to no open dump waits, usually
+    /// until the clock has passed the hit by the hold time. `None`: the hit waits.
     pub(crate) fn hit(&mut self, hit: TriggerHit<K>, orders: &mut Vec<Order<K>>) -> Option<Acted> {
         if !self.armed {
             self.suppress(hit.order.rule, Reason::Single, 1);
@@ -348,7 +348,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.bytes.set_rules(rules());
     }
 
-    /// A client enabled this rule: a single rule may start a dump again.
+    /// A client or a reload enabled this rule: a single rule may start a dump again.
     pub(crate) fn rearm(&mut self, rule: usize) {
         self.fired.remove(&rule);
     }
@@ -467,8 +467,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
-    /// All waiting hits act now, whatever the clock: at the end of input, or before the ring
-    /// overwrites packets that these hits need.
+    /// All waiting hits act now, whatever the clock: at the end of the recording, or before the
+    /// ring overwrites packets that these hits need.
     pub(crate) fn act_all(&mut self, orders: &mut Vec<Order<K>>) {
         while !self.waiting.is_empty() {
             self.act_next(orders);

@@ -1,9 +1,10 @@
 //! The dump script: makes an expression or a predicate from a trigger packet.
 //!
-//! The thread that derives dump expressions, usually the analyzer, calls the dump function when a
-//! packet triggers. The dumper calls the resulting predicates with many packets at a time. Both
-//! threads use one Lua state, whose mutex is locked for one call. So the first thread waits for at
-//! most one chunk of the dumper, or once for a call that runs into its time limit.
+//! The thread that derives dump expressions, usually the analyzer, calls the dump function for hits
+//! without a separate template. The dumper calls the resulting predicates, usually with many
+//! packets at a time. Both use one Lua state, whose mutex is locked for one call. So the first
+//! thread usually waits for one chunk of the dumper, or once for a call that runs into its time
+//! limit.
 
 use std::{
     collections::HashMap,
@@ -28,8 +29,8 @@ use crate::{
     intake::interfaces::RecordedInterface,
 };
 
-/// Maximum number of expression texts whose templates or errors are remembered. Beyond this number
-/// all are forgotten.
+/// Maximum number of remembered templates and errors of expression texts. Once this number is
+/// reached, the next look-up forgets all.
 const TEMPLATES_MAX: usize = 1024;
 
 /// The loaded dump script.
@@ -154,8 +155,7 @@ impl TextTemplates {
     }
 }
 
-/// Describes a trigger packet whose dump has no name: by its flow, as `$flow` would, or by its
-/// time.
+/// Describes a trigger packet whose dump has no name: by the flow in its headers, or by its time.
 fn cause(trigger: &ScriptPacket<'_>) -> String {
     let flow = flow_of(&parse(trigger.link_type, trigger.data));
     flow.map_or_else(|| rfc3339(trigger.time_ns), |flow| flow.to_string())

@@ -33,7 +33,7 @@ const SLICES_MAX: usize = 16;
 /// Live: if this number of ended flows of one shard waits for room in the channel, all of these are
 /// dropped and counted.
 const WAITING_MAX: usize = 65_536;
-/// Ended flows are sent at the latest after this packet time, ns, even if they are few.
+/// Packet time after which a shard tries to send ended flows even if they are few, ns.
 const TOLD_EVERY_NS: i64 = 250_000_000;
 /// Minimum time between two runs of [`ShardFlows::pass`], ns of the monotonic clock.
 const PASS_NS: i64 = 100_000_000;
@@ -196,7 +196,7 @@ pub(crate) struct ShardFlows {
     tracker: Tracker,
     teller: EndedFlows,
     counters: Arc<FlowCounters>,
-    /// Packet time at which ended flows are sent at the latest, ns.
+    /// From a packet of this time on, the shard tries to send its ended flows, ns.
     tell_ns: i64,
     /// When [`Self::pass`] runs again, ns of the monotonic clock.
     pass_ns: i64,

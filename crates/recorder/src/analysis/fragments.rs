@@ -20,7 +20,7 @@ pub(crate) fn asks_for_flows(template: &Template) -> bool {
     variables.any(|it| matches!(it, Variable::Flow | Variable::CommunityId))
 }
 
-/// The most recent first fragments. The answers depend only on the packets and their order.
+/// The most recent first fragments. The answers depend on no clock and on no thread.
 #[derive(Debug)]
 pub(crate) struct FirstFragments {
     /// Whether a template, or the text of a module, may need flows. If not, nothing is learned.
@@ -66,8 +66,8 @@ impl FirstFragments {
         self.flows.insert(datagram, (flow, time_ns));
     }
 
-    /// The flow of a later fragment with this time, if the first fragment of its datagram was seen,
-    /// with a time at most [`APART_MAX_NS`] earlier or later.
+    /// The flow of a later fragment with this time, if the first fragment of its datagram is
+    /// remembered, with a time at most [`APART_MAX_NS`] earlier or later.
     pub(crate) fn flow(&self, packet: &Parsed, time_ns: i64) -> Option<FlowKey> {
         if !packet.is_later_fragment() {
             return None;

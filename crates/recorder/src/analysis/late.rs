@@ -45,7 +45,7 @@ pub(crate) struct ClosedWindows {
     /// Two maxima over all closed windows, ns of ring time: the end, and the end or the time of the
     /// close, whichever is earlier. `None`: no window was closed.
     to_ns: Option<(i64, i64)>,
-    /// How many windows are kept.
+    /// Maximum number of `windows`.
     kept: usize,
     forgotten: Option<Forgotten>,
     /// Number of dumps for which packets came, or may have come, too late. Each dump counts once.

@@ -1,5 +1,5 @@
-//! Files in lockstep: packets are stored, analyzed and written to dumps in steps. The results
-//! depend on the packets and on the size of the ring, not on the scheduling of threads.
+//! Files in lockstep: packets are stored, analyzed and written to dumps in steps. Without commands
+//! of clients, results depend on the packets and the ring's size, not on the scheduling of threads.
 //!
 //! Two threads share the analyzer, which runs the dumper. The analyzer's thread works while the
 //! inserter stores further packets. Before the inserter overwrites a bucket, or decides whether to
@@ -16,13 +16,13 @@ use std::{
 
 use crate::analysis::{RingReader, analyzer::Analyzer};
 
-/// The longest pause of the analyzer's thread. Afterwards it checks for commands.
+/// Maximum time that the analyzer's thread waits for packets. Then the thread checks for commands.
 const NEWS_WAIT: Duration = Duration::from_millis(10);
 
 /// The analyzer of files, for its thread and the inserter's.
 #[derive(Debug)]
 pub(crate) struct Lockstep {
-    /// `None`: the recording has ended.
+    /// `None`: the recording has ended, or a thread has panicked.
     analyzer: Mutex<Option<Analyzer>>,
     news: Condvar,
 }

@@ -19,7 +19,7 @@ use crate::control::lock;
 /// each. The compiler thread compiles the rest.
 const AT_START_MAX: usize = 1000;
 
-/// A program of a [`FusedPrograms`] costs as much compile time as this number of single programs:
+/// A program of a [`FusedPrograms`] costs about the compile time of this number of single programs:
 /// about 0.5 ms for each of 64 short programs, more for long programs.
 const JOINED_COST: usize = 4;
 
@@ -89,8 +89,8 @@ impl NativeCode {
     /// after the start.
     pub(crate) fn submit_fused(&self, joint: &FusedPrograms) {
         if self.is_at_once(JOINED_COST * joint.programs().len()) {
-            // If the programs cannot be joined, each runs by itself. If one of them is interpreted,
-            // `submit` has recorded the reason.
+            // If the programs cannot be joined, each runs by itself. If a program is
+            // interpreted, `submit` records the reason.
             let _ = joint.make_native();
         } else {
             self.leave(NativeJob::Together(joint.clone()));

@@ -44,7 +44,7 @@ pub(crate) struct DirectorDump<K> {
     pub(crate) deadline_ns: i64,
     /// The reason why the window ended early, if not the end of the recording.
     pub(crate) clip: Option<Clip>,
-    /// The flows of the dump, and the times of their last hits, ns. `None`: the dump has hits
+    /// The dump's flows that have not ended, and their last hits, ns. `None`: the dump has hits
     /// without a flow or more than [`FLOWS_MAX`] flows, and ends with its window.
     pub(crate) flows: Option<HashMap<BiflowKey, i64>>,
     /// How long the rule and expression are held off after the end, ns; `None`: as for all rules.
@@ -161,8 +161,8 @@ impl<K: Eq + Hash + Clone> DirectorDumps<K> {
         }
     }
 
-    /// Ends a window early, at `to_ns`. The window closes when the clock passes `close_ns` or the
-    /// monotonic clock passes `deadline_ns`.
+    /// Ends a window at `to_ns`, unless it ends earlier. The monotonic clock closes the window
+    /// after `deadline_ns` at the latest, the director's clock usually after `close_ns`.
     pub(crate) fn shorten(&mut self, id: u64, to_ns: i64, close_ns: i64, deadline_ns: i64) {
         let Some(dump) = self.by_id.get_mut(&id).filter(|dump| to_ns < dump.to_ns) else {
             return;

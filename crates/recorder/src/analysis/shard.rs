@@ -1,11 +1,11 @@
 //! A shard analyzes packets. It tries the trigger rules and scripts on batches of packets, learns
 //! fragments, and reports hits to [`Findings`] in the order of the packets.
 //!
-//! A shard has no thread, reads no clock, and gets its packets from its caller. It may move to
-//! another thread between two calls. It first tests up to 64 packets together to find the packets
-//! of interest, and then inspects each packet of interest. Most packets match no rule and are no
-//! fragments. The hits do not depend on the thread. The implementation of `Findings` decides what
-//! happens to the hits.
+//! A shard runs in the thread of its caller, and gets packets and times from its caller. It may
+//! move to another thread between two calls. It first tests up to 64 packets together to find the
+//! packets of interest, and then inspects each packet of interest. Most packets match no rule and
+//! are no fragments. The hits do not depend on the thread. The implementation of `Findings` decides
+//! what happens to the hits.
 
 use std::{
     collections::BTreeMap,
@@ -100,7 +100,7 @@ pub(crate) struct FlowEnded {
     /// Rule number of the module.
     pub(crate) rule: usize,
     pub(crate) flow: BiflowKey,
-    /// When the module found the end, ns of ring time.
+    /// Time of the module's check that found the end, ns of ring time.
     pub(crate) now_ns: i64,
     /// The last time for which packets are wanted, ns of ring time.
     pub(crate) until_ns: i64,

@@ -36,7 +36,7 @@ const TOGETHER: usize = 1024;
 /// Live: desired maximum time between two readings of the clock while packets are analyzed, ns. One
 /// packet may take longer.
 pub(crate) const STRIDE_NS: i64 = 50_000;
-/// How long a stopped live recording still analyzes packets, ns.
+/// Live: about the maximum time for which a thread still analyzes packets after a stop, ns.
 pub(crate) const STOP_DRAIN_NS: i64 = 3_000_000_000;
 
 /// Reads the ring for one shard.
@@ -46,8 +46,8 @@ pub(crate) struct ShardReader {
     work: ReaderWork,
     /// Live: the shard, while an inserter has taken the shard. Otherwise the shard is in its slot.
     shard: Option<Box<Shard>>,
-    /// Counts the calls of [`RingReader::step`], and the chunks of packets that these calls
-    /// analyze.
+    /// Beats at least once for each call of [`RingReader::step`], and for each chunk of packets
+    /// that the call analyzes.
     pulse: ThreadPulse,
 }
 
@@ -100,9 +100,9 @@ impl Share {
         self.counted = self.counted.filter(|(record, _)| *record >= first);
     }
 
-    /// If there is a gap whose number of packets is not known, remembers what `count` returns: a
-    /// record, and the number of the shard's packets before this record. A record before `first` is
-    /// not remembered.
+    /// If there is a gap, and no count is remembered yet, remembers what `count` returns: a record,
+    /// and the number of the shard's packets before this record. A record before `first` is not
+    /// remembered.
     fn look_behind(&mut self, first: u64, count: impl FnOnce() -> (u64, u64)) {
         if self.gap_ns.is_some() && self.counted.is_none() {
             self.counted = Some(count()).filter(|(record, _)| *record >= first);
@@ -202,8 +202,8 @@ impl ShardReader {
         }
     }
 
-    /// If given, the readers divide the shards of live packets, and inserters count the packets of
-    /// each shard in `stored`.
+    /// If `stored` is given, the readers divide the shards of live packets, and inserters count the
+    /// packets of each shard in `stored`.
     pub(crate) fn with_stored(mut self, stored: Option<Arc<StoredShards>>) -> Self {
         self.work.shares = vec![Share::default(); self.work.promises.len()];
         self.work.stored = stored;
@@ -300,7 +300,7 @@ impl ShardReader {
     }
 
     /// Moves the reader past the records that the inserter's shard has analyzed in hand. A reader
-    /// that was overtaken is already past these records.
+    /// that was overtaken may already be past these records.
     fn pass_analyzed(&mut self) {
         // If inserters run shards, the shard in slot N analyzes the packets of producer N.
         let producer = self.work.slot;
@@ -371,7 +371,7 @@ impl ShardReader {
             None if !more => self.reader.finish(),
             None => {}
         }
-        // A window does not close before the packets that were missed in it are counted.
+        // The promise waits until missed packets are counted, so that windows close after that.
         let are_known = more || work.settle();
         let slot = &work.slots.all()[work.slot];
         if self.shard.is_some() {
@@ -455,8 +455,8 @@ impl ReaderWork {
         });
     }
 
-    /// All published records were read: counts the packets that were missed in gaps, if their
-    /// number is known now. Returns whether the number of missed packets of each gap is known.
+    /// At the end of a step: counts the packets that were missed in gaps, if their number is known
+    /// now. Returns whether the number of missed packets of each gap is known.
     fn settle(&mut self) -> bool {
         let Some(stored) = &self.stored else {
             return true;
@@ -611,8 +611,8 @@ struct BatchAnalysis<'a> {
 }
 
 impl BatchAnalysis<'_> {
-    /// Analyzes packets, live as long as `go_on` returns `true` for the time of the monotonic
-    /// clock.
+    /// Analyzes packets. Live, stops when `go_on` returns `false` for the time of the monotonic
+    /// clock, or when the time after a stop is over.
     fn run<'p>(
         &mut self,
         shard: &mut Shard,
@@ -672,7 +672,7 @@ impl BatchAnalysis<'_> {
 /// The number of packets between two readings of the clock.
 #[derive(Debug)]
 struct Stride {
-    /// As many packets as should take at most [`STRIDE_NS`], but at least 1 and at most [`MANY`].
+    /// Adapts to the number of packets that take [`STRIDE_NS`]; at least 1 and at most [`MANY`].
     packets: usize,
     read_ns: i64,
 }

@@ -8,7 +8,7 @@
 //! twice, and the records are analyzed in order.
 //!
 //! If shards have readers, the analyzer itself analyzes no packet. When reading files, the analyzer
-//! goes through all packets in order and waits for the readers.
+//! then goes through all packets in order and waits for the readers.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -43,10 +43,10 @@ const WAITING_MAX: usize = 65_536;
 pub(crate) struct ShardSlot {
     /// The shard; empty while the inserter has the shard.
     shard: Mutex<Option<Box<Shard>>>,
-    /// Rule changes that the shard has not applied yet. `has_changes` says whether there are any.
+    /// Rule changes that the shard has not taken yet. If there are any, `has_changes` is `true`.
     changes: Mutex<Vec<RuleChange>>,
     has_changes: AtomicBool,
-    /// Rules and templates that the shard no longer has, until the analyzer's thread drops them.
+    /// Rules and templates that the shard no longer has, until the analyzer drops these.
     gone: Mutex<RemovedRules>,
     /// Live: findings of an inserter or reader for the analyzer.
     hits: Mutex<HitQueue>,
@@ -262,7 +262,7 @@ impl ShardSlot {
         *lock(&self.shard) = Some(shard);
     }
 
-    /// Whether the shard has applied all rule changes, so that its earlier hits are in the queue.
+    /// Whether the shard has taken all rule changes, so that its earlier hits are in the queue.
     pub(crate) fn is_up_to_date(&self) -> bool {
         lock(&self.changes).is_empty()
     }
@@ -286,7 +286,7 @@ impl ShardSlot {
         }
     }
 
-    /// Queues the hits of an inserter, which never waits: if the analyzer is taking hits now, the
+    /// Queues the hits of an inserter, without waiting: if the analyzer is taking hits now, the
     /// hits stay in `hits`. Call this before the inserter's watermark moves past the hits. While
     /// the inserter keeps hits, its [promise](Self::promise) must not move past the hits, so that a
     /// window opens before it could close.
@@ -360,8 +360,8 @@ impl ShardSlot {
     }
 }
 
-/// Finds pending changes that newer changes make void. On a silent link no shard applies changes,
-/// and the list would grow.
+/// Finds pending changes that newer changes make void. Otherwise the list would grow while a shard
+/// applies no changes.
 #[derive(Debug)]
 struct Voids {
     /// By number, the rules that the newer changes remove (`true`), or enable or disable (`false`).
@@ -443,8 +443,8 @@ mod tests {
         RuleChange::Add(Box::new(rule), None)
     }
 
-    /// On a silent link no shard applies changes. A rule is replaced 999 times, and after each time
-    /// at most 4 changes may be pending.
+    /// While no shard applies changes, a rule is replaced 999 times. After each time at most 4
+    /// changes may be pending.
     #[test]
     fn changes_that_are_over_do_not_wait() {
         let mut config = RingConfig::new(16 << 20, 1, 1);

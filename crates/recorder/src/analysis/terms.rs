@@ -53,19 +53,19 @@ pub struct TriggerRequest {
     pub single: bool,
     /// Name of the requester, for the report and the sidecar; of longer texts the first 256 bytes.
     /// A second trigger that differs only in this text joins the dump of the first trigger, if that
-    /// dump is open.
+    /// dump is open and its window covers the second trigger.
     pub asked_by: Option<String>,
     /// The name that the control plane authenticated: a token's name or a user, whatever `asked_by`
     /// says. `None`: the request did not come through the API.
     pub caller: Option<String>,
-    /// The reason in the words of the person who asked: an alert, a ticket. The report, the sidecar
-    /// and the file's first comment contain it; of longer texts the first 1,000 bytes.
+    /// The reason in the words of the person who asked: an alert, a ticket. The sidecar and the
+    /// first comment of a pcapng file contain the reason; of longer texts the first 1,000 bytes.
     pub reason: Option<String>,
     /// Limits on the bytes and the age of a rule's dumps, in addition to the limits for all dumps.
     pub keep: Option<RetentionLimit>,
 }
 
-/// A trigger request with all defaults filled in.
+/// A trigger request with the default window filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TriggerTerms {
     pub(crate) window: DumpWindow,
@@ -104,7 +104,7 @@ pub(crate) struct RuleLimits {
     pub(crate) is_single: bool,
 }
 
-/// No limits.
+/// No limits of the rule; the configured hold-off.
 impl Default for RuleLimits {
     fn default() -> Self {
         Self {

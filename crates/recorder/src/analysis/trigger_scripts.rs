@@ -3,8 +3,8 @@
 //! A script may keep state. So the shard asks each script and module about the packets of a chunk
 //! in order, and about each packet once, before the shard uses the chunk for anything else. While
 //! no hits are wanted, the shard asks only modules. The answers are stored as bits, one for each
-//! packet of the chunk. From files, the answers depend only on the packets and their order, not on
-//! where chunks end, except in the two cases that [`Runner`] names.
+//! packet of the chunk. From files, unless a script fails, the answers depend only on the packets
+//! and their order, not on where chunks end, except in the two cases that [`Runner`] names.
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
@@ -235,8 +235,8 @@ impl TriggerScripts {
         (filter, flow.map(|dump| dump.key))
     }
 
-    /// The packets at `run` of the chunk that some script or module needs: bit `n` is for packet
-    /// `n` of the run.
+    /// The packets at `run` of the chunk that a script or module matches, or before which a flow
+    /// ended: bit `n` is for packet `n` of the run.
     pub(crate) fn found(&self, run: &Range<usize>) -> u64 {
         let scripts = self.scripts.iter().map(|script| script.found);
         let modules = self
@@ -292,7 +292,7 @@ struct Module {
     dumps: Vec<ModuleDumpRequest>,
     /// Packets of the chunk for which the module requests a dump: bit `n` is for packet `n`.
     found: u64,
-    /// Flows that ended in the chunk and are not reported yet.
+    /// Flows that ended and are not reported yet.
     over: VecDeque<FlowOver>,
     counters: Arc<ModuleCounters>,
 }

@@ -4,7 +4,7 @@
 //! up to 16 rules joined into one function. For few rules that is the quickest way. Rules without a
 //! program (payload terms) and long rules cannot be joined. Many or long rules are looked up in a
 //! rule set, where their number makes little difference. A thread that has the lock may change the
-//! set at any time. A shard applies the change before its next packets.
+//! set at any time. A shard usually sees the change before its next packets.
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +30,7 @@ use crate::{
     control::{lock, rule_scan::RuleScan},
 };
 
-/// Maximum number of rules that run as separate programs.
+/// Maximum number of rules that run directly as separate programs, without the rule set.
 const FEW: usize = 4;
 /// Maximum number of rules that run as one function. For up to 16 rules of ports and hosts one
 /// function is quicker than a rule set. For many more rules, one function gains less. Until all
@@ -38,7 +38,7 @@ const FEW: usize = 4;
 const FEW_TOGETHER: usize = 16;
 /// Minimum number of rules that run as one function.
 const TOGETHER_MIN: usize = 2;
-/// Maximum length of the text of a rule that may run as a separate program, bytes. Longer texts are
+/// Maximum length of the text of a rule that may run without the rule set, bytes. Longer texts are
 /// usually lists of addresses or ports. The rule set looks lists up, because libpcap takes long to
 /// compile long lists.
 const SHORT_TEXT_BYTES: usize = 512;
@@ -119,7 +119,7 @@ pub(crate) struct Triggers {
     /// Hits of the last call of [`Self::find`], in the order of frames, then rules. A caller that
     /// takes the vector must put it back, so that its memory is reused.
     pub(crate) hits: Vec<RuleHit>,
-    /// Whether all rules run directly, as programs or as one function, without the rule set.
+    /// Whether all rules run without the rule set, for link types that all rules know.
     is_direct: bool,
     /// For link types where each rule has a program: all programs as one function. Bit `n` of the
     /// function's result is for the rule with index `n`.

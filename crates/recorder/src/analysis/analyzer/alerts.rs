@@ -35,7 +35,7 @@ const AHEAD_MAX_NS: i64 = 10_000_000_000;
 /// Live, maximum number of alerts that wait at once. Beyond this number the recorder refuses the
 /// alert with the latest time. An alert takes about 1 KiB.
 const WAITING_MAX: usize = 65_536;
-/// Longest time before and after an alert without addresses, ns. Its dump may have all packets.
+/// Maximum time before and after an alert without addresses, ns. Its dump may select all packets.
 const WINDOW_MAX_NS: i64 = 1_000_000_000;
 
 /// Alerts that wait, sorted by time, ns, and then by arrival. The time of an alert is its stamp

@@ -1,6 +1,6 @@
-//! Commands of clients. The analyzer processes commands after it has read the available records,
-//! live after 64 batches at the latest. While it analyzes live packets itself, it also processes
-//! commands between two packets.
+//! Commands of other threads. The analyzer processes commands after it has read the available
+//! records, live after 64 batches at the latest. While it analyzes live packets itself, it also
+//! processes commands between two packets.
 
 use std::{
     collections::{HashMap, VecDeque},

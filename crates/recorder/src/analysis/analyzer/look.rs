@@ -142,7 +142,7 @@ impl Core {
     }
 
     /// Forgets removed rules that no shard has any more, after acting on their hits. The shard of a
-    /// silent link may keep other removed rules for a long time.
+    /// silent link may keep other removed rules for some time.
     pub(super) fn forget_removed_rules(&mut self) {
         let slots = Arc::clone(&self.slots);
         let known = slots.still_known(&self.leaving);

@@ -12,14 +12,14 @@ const MINUTE_NS: i64 = 60_000_000_000;
 /// Maximum number of refused hits that are reported one by one in a minute.
 const REFUSALS_TOLD: u32 = 10;
 
-/// Time between two checks of clocks and commands while packets keep arriving, ns.
+/// Desired time between two checks of clocks and commands while packets keep arriving, ns.
 pub(super) const LOOK_NS: i64 = 5_000_000;
 
 /// Decides when to check clocks and commands between packets.
 #[derive(Debug)]
 pub(super) struct ClockPacer {
-    /// Packets between two reads of the clock: as many as should take at most [`LOOK_NS`], but at
-    /// least 1 and at most `stride_max`.
+    /// Packets between two reads of the clock. Adapts to the number of packets that take
+    /// [`LOOK_NS`]; at least 1 and at most `stride_max`.
     pub(super) stride: usize,
     stride_max: usize,
     /// Packets since the last read of the clock.

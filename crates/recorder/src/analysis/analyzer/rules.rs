@@ -76,7 +76,7 @@ impl Core {
         }
     }
 
-    /// Forgets a rule: its hits have no effect any more.
+    /// Forgets a rule: hits that are found later have no effect.
     pub(super) fn forget_rule(&mut self, number: usize) {
         if let Some(scanned) = self.scans.get(&number) {
             scanned.scan.stop("the rule was removed or replaced");
@@ -217,7 +217,7 @@ impl Core {
         }
     }
 
-    /// At the end: reports what has only been counted.
+    /// At the end: reports refused hits, and unseen and late packets, that were only counted.
     pub(super) fn report_rest(&mut self) {
         let rest = [self.refusals.rest(), self.unseen.rest()];
         for sentence in rest.into_iter().flatten() {

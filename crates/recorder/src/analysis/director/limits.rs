@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl<K: Eq + Hash + Clone> Director<K> {
-    /// If alerts may arrive, gives them a share of the bytes per hour, and on request of the dumps
-    /// per minute. Otherwise removes these shares.
+    /// If alerts may arrive, gives them a share of the bytes per hour, and if configured of the
+    /// dumps per minute. Otherwise removes these shares.
     pub(super) fn share_with_alerts(&mut self) {
         let is_expected = self.config.are_alerts_expected;
         let per_minute = is_expected && self.config.limits.alerts_per_minute;
@@ -18,8 +18,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.bytes.set_rules([(ALERT, is_expected)].into_iter());
     }
 
-    /// The removed rule can have no more hits. Forgets the rule now, or later when its dumps are
-    /// finished.
+    /// Shards find no more hits of the removed rule. Forgets the rule now, or later when its dumps
+    /// are finished.
     pub(crate) fn forget_rule(&mut self, rule: usize) {
         self.gone.insert(rule);
         self.fired.remove(&rule);
