@@ -147,7 +147,7 @@ struct Core {
     position: u64,
     /// Offline: how late a packet may be, ns.
     hold_ns: i64,
-    /// Offline: the dumper, which the analyzer's thread runs.
+    /// Offline: the dumper, which runs in the thread that runs the analyzer.
     dumper: Option<Box<Dumper>>,
     /// Offline: when [`RingReader::step`] last ran a round of the dumper at its end, ns of the
     /// monotonic clock.
@@ -270,7 +270,7 @@ impl Analyzer {
         }
     }
 
-    /// From files: the analyzer's thread runs the dumper.
+    /// From files: from now on the analyzer runs the dumper.
     pub(crate) fn run_dumper(&mut self, dumper: Dumper) {
         self.core.dumper = Some(Box::new(dumper));
     }
@@ -504,7 +504,7 @@ impl Core {
             .ring
             .reserve(i64::MIN, i64::MAX)
             .buckets(&mut buckets);
-        // The bucket that closed first is overwritten next.
+        // Usually the bucket that closed first is overwritten next.
         let oldest = buckets.iter().find(|bucket| bucket.closed);
         if oldest.is_some_and(|bucket| bucket.max_ns >= from_ns) {
             self.director.act_all(&mut self.orders);

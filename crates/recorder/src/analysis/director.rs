@@ -212,7 +212,7 @@ pub(crate) struct Director<K> {
     fired: HashSet<usize>,
     /// Rules in `fired` that the analyzer has to disable.
     pub(crate) just_fired: Vec<usize>,
-    /// Ended flows that wait for their time. Key: the time when a module found the end, ns, and a
+    /// Ended flows that wait for their time. Key: the time of the module's check, ns, and a
     /// sequence number. Value: the module's rule number, the flow, and the last time for which
     /// packets are wanted, ns.
     over: BTreeMap<(i64, u64), ((usize, BiflowKey), i64)>,
@@ -498,7 +498,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
                 terms,
                 expression,
             };
-            // If a limit or the expression refuses the hit, an order reports the refusal.
+            // An order reports a refusal, except by hold-off or because a single rule has fired.
             let _ = self.act(hit, orders);
         }
         self.plan();

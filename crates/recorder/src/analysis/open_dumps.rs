@@ -1,9 +1,9 @@
 //! The director's open dumps: found by rule, expression and window, closed in the order of their
 //! ends.
 //!
-//! There may be thousands of open dumps, one for each flow that triggered, and every hit looks up
-//! its dump. So only the end of the recording and the scan of a rule's past
-//! ([`DirectorDumps::thaw`]) loop over all dumps.
+//! There may be thousands of open dumps, for example one a flow, and every hit looks up its dump.
+//! So only the end of the recording and the scan of a rule's past ([`DirectorDumps::thaw`]) loop
+//! over all dumps.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
@@ -36,8 +36,8 @@ pub(crate) struct DirectorDump<K> {
     pub(crate) from_ns: i64,
     /// End of the window, ns of ring time.
     pub(crate) to_ns: i64,
-    /// The director closes the window when its clock passes this time, ns: `to_ns` plus the hold
-    /// time. `i64::MAX`: the clock does not close the window.
+    /// When its clock passes this time, ns, the director closes a window that is not frozen:
+    /// `to_ns` plus the hold time. `i64::MAX`: the clock does not close the window.
     pub(crate) close_ns: i64,
     /// Live: the window closes at this time of the monotonic clock, ns, at the latest, unless the
     /// dump is frozen ([`DirectorDumps::freeze`]).

@@ -56,7 +56,7 @@ impl Core {
         self.scans.insert(rule.number, scanned);
     }
 
-    /// Acts on hits of a scan, oldest first, and ends the scan with the last hits. Returns the
+    /// Acts on hits of a scan in their order, and ends the scan with the last hits. Returns the
     /// number of dumps that the hits started, and whether the scan should go on.
     pub(super) fn act_on_scanned(
         &mut self,
