@@ -39,20 +39,28 @@ impl FileLocation {
     /// The location of a file, which need not exist.
     ///
     /// # Errors
-    /// A directory of the path is missing or may not be entered. The path, or a link in the path,
-    /// has no name at its end (`/`) or contains `..`. The path leads root through a link that
-    /// another user may have made.
+    /// A directory of the path is missing or may not be entered. The path, or the target of a link
+    /// at its end, has no name at its end (`/`, `..`). The path leads root through a link that
+    /// another user may have made, or by `..` into a directory where another user can move the
+    /// directory that it came from.
     pub(crate) fn find(path: &Path) -> io::Result<Self> {
         let mut walk = PathWalk::new(path)?;
         loop {
-            let name = walk.rest.pop().filter(|name| name != "..");
-            let name = name.ok_or(io::ErrorKind::IsADirectory)?;
-            if walk.rest.is_empty() && !is_link(&walk.at, &name) {
+            let name = walk.rest.pop().ok_or(io::ErrorKind::IsADirectory)?;
+            let (is_parent, is_last) = (name == "..", walk.rest.is_empty());
+            if is_parent && is_last {
+                return Err(io::ErrorKind::IsADirectory.into());
+            }
+            if is_last && !is_link(&walk.at, &name) {
                 walk.check_links()?;
                 let directory = walk.at;
                 return Ok(Self { directory, name });
             }
             walk.enter(&name)?;
+            if is_parent && is_shared(&fstat(&walk.at)?) {
+                let why = "`..` leads to a directory that another user can write to: write the path without `..`";
+                return Err(io::Error::other(why));
+            }
         }
     }
 }
@@ -216,6 +224,20 @@ mod tests {
             !is_found(),
             "the owner of a sticky directory removes any name"
         );
+    }
+
+    #[test]
+    fn parents_are_entered_where_no_other_user_can_move_directories() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("sub")).unwrap();
+        let path = folder.path().join("sub/../file");
+        assert_eq!(FileLocation::find(&path).unwrap().name, "file");
+        symlink("sub/../file", folder.path().join("link")).unwrap();
+        let link = FileLocation::find(&folder.path().join("link"));
+        assert_eq!(link.unwrap().name, "file");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let found = FileLocation::find(&path);
+        assert_eq!(found.is_err(), geteuid().is_root(), "{found:?}");
     }
 
     #[test]

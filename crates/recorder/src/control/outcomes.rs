@@ -288,6 +288,246 @@ impl Outcomes {
         all
     }
 
+    /// The latest ring time of a hit on which the director acted, ns; 0: no such hit.
+    last_hit_ns: AtomicI64,
+}
+
+impl OutcomeCounters {
+    /// Counts `hits` with this outcome; `None`: a dump. Only one thread at a time may call this.
+    pub(crate) fn add(&self, reason: Option<Reason>, hits: u64) {
+        let counter = match reason {
+            None => &self.triggers,
+            Some(reason) => &self.suppressed[reason as usize],
+        };
+        counter.store(counter.load(Relaxed) + hits, Relaxed);
+    }
+
+    /// Adds bytes and finished dumps. Only one thread at a time may call this.
+    fn add_cost(&self, cost: RuleSpending) {
+        for (counter, more) in [(&self.finished, cost.finished), (&self.bytes, cost.bytes)] {
+            counter.store(counter.load(Relaxed) + more, Relaxed);
+        }
+    }
+
+    /// Adds all counts of other counters. Only one thread at a time may call this.
+    fn add_all(&self, other: &Self) {
+        self.add(None, other.triggers.load(Relaxed));
+        for reason in Reason::ALL {
+            let hits = other.suppressed[reason as usize].load(Relaxed);
+            self.add(Some(reason), hits);
+        }
+        self.add_cost(RuleSpending {
+            bytes: other.bytes.load(Relaxed),
+            finished: other.finished.load(Relaxed),
+        });
+    }
+
+    fn add_to(&self, counts: &mut HitCounts) {
+        counts.triggers += self.triggers.load(Relaxed);
+        for reason in Reason::ALL {
+            let suppressed = self.suppressed[reason as usize].load(Relaxed);
+            counts.suppressed.add(reason, suppressed);
+        }
+    }
+}
+
+/// The counters of rules and of manual triggers, for the director. A rule without an entry is not
+/// counted.
+#[derive(Debug, Default)]
+pub(crate) struct RuleCounters(HashMap<usize, Arc<OutcomeCounters>>);
+
+impl RuleCounters {
+    /// The counters of the rules with these numbers, and of manual triggers.
+    pub(crate) fn of(outcomes: &Outcomes, numbers: impl IntoIterator<Item = usize>) -> Self {
+        let mut counters = Self(HashMap::from([(MANUAL, Arc::clone(&outcomes.by_hand))]));
+        numbers
+            .into_iter()
+            .for_each(|number| counters.add_rule(outcomes, number));
+        counters
+    }
+
+    /// Adds a rule.
+    pub(crate) fn add_rule(&mut self, outcomes: &Outcomes, number: usize) {
+        if let Some(of_rule) = outcomes.of(number) {
+            self.0.insert(number, of_rule);
+        }
+    }
+
+    /// Stops counting for the rule.
+    pub(crate) fn remove_rule(&mut self, number: usize) {
+        self.0.remove(&number);
+    }
+
+    /// Notes the ring time of a hit on which the director acts.
+    pub(crate) fn note_hit(&self, rule: usize, time_ns: i64) {
+        if let Some(counters) = self.0.get(&rule) {
+            counters.last_hit_ns.fetch_max(time_ns, Relaxed);
+        }
+    }
+
+    /// Counts `hits` of a rule with this outcome; `None`: a dump.
+    pub(crate) fn add(&self, rule: usize, reason: Option<Reason>, hits: u64) {
+        if let Some(counters) = self.0.get(&rule) {
+            counters.add(reason, hits);
+        }
+    }
+
+    /// Adds the bytes and finished dumps of a rule.
+    pub(crate) fn add_cost(&self, rule: usize, cost: RuleSpending) {
+        if let Some(counters) = self.0.get(&rule) {
+            counters.add_cost(cost);
+        }
+    }
+}
+
+/// Numbers of rules with `single` that have started their dump. The analyzer adds numbers. A thread
+/// that reads the table of rules takes the numbers, and disables these rules in the table.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FiredRules(Arc<Mutex<Vec<usize>>>);
+
+impl FiredRules {
+    pub(crate) fn add(&self, number: usize) {
+        lock(&self.0).push(number);
+    }
+
+    pub(crate) fn take(&self) -> Vec<usize> {
+        std::mem::take(&mut lock(&self.0))
+    }
+}
+
+/// The counters of all rules by name. Threads that change rules add and remove names.
+#[derive(Debug, Default)]
+pub(crate) struct Outcomes {
+    pub(crate) fired: FiredRules,
+    names: Mutex<Names>,
+    /// The counters of manual triggers, which have no rule.
+    by_hand: Arc<OutcomeCounters>,
+}
+
+#[derive(Debug, Default)]
+struct Names {
+    series: BTreeMap<String, Series>,
+    /// The counters that all rules without separate counters share.
+    rest: Arc<OutcomeCounters>,
+    /// Counters of names that were dropped while their rules may still count something, for example
+    /// because dumps are open.
+    past: Vec<Arc<OutcomeCounters>>,
+    /// The sum of counters that no longer change.
+    closed: OutcomeCounters,
+    /// Name and counters by rule number. Numbers are not reused.
+    by_number: HashMap<usize, (Arc<str>, Arc<OutcomeCounters>)>,
+    removals: u64,
+}
+
+#[derive(Debug)]
+struct Series {
+    counters: Arc<OutcomeCounters>,
+    /// The number of the removal, counted from 1; `None`: the rule exists.
+    removed: Option<u64>,
+}
+
+impl Names {
+    /// Makes room for one more name, if any name was removed. Drops the name that was removed
+    /// first, and adds its counters to `closed` when no rule uses the counters any more.
+    fn drop_oldest(&mut self) {
+        let removed = self.series.iter();
+        let removed = removed.filter_map(|(name, series)| Some((series.removed?, name)));
+        if let Some(name) = removed.min().map(|(_, name)| name.clone()) {
+            let series = self.series.remove(&name);
+            self.past.extend(series.map(|series| series.counters));
+        }
+        for counters in std::mem::take(&mut self.past) {
+            match Arc::try_unwrap(counters) {
+                Ok(counters) => self.closed.add_all(&counters),
+                Err(counters) => self.past.push(counters),
+            }
+        }
+    }
+}
+
+impl Outcomes {
+    /// Adds a rule with this number under a name. If the name exists, its counters now belong to
+    /// this number too.
+    pub(crate) fn add_rule(&self, number: usize, name: &str) {
+        let names = &mut *lock(&self.names);
+        let is_full = names.series.len() >= SERIES_MAX && !names.series.contains_key(name);
+        if is_full {
+            names.drop_oldest();
+        }
+        let has_room = names.series.len() < SERIES_MAX;
+        let counters = match names.series.entry(name.to_owned()) {
+            Entry::Occupied(mut place) => {
+                place.get_mut().removed = None;
+                Arc::clone(&place.get().counters)
+            }
+            Entry::Vacant(place) if has_room => {
+                let counters = Arc::<OutcomeCounters>::default();
+                place.insert(Series {
+                    counters: Arc::clone(&counters),
+                    removed: None,
+                });
+                counters
+            }
+            Entry::Vacant(_) => Arc::clone(&names.rest),
+        };
+        names.by_number.insert(number, (name.into(), counters));
+    }
+
+    /// Notes that the rule of this name was removed. The name keeps its counters.
+    pub(crate) fn remove_rule(&self, name: &str) {
+        let names = &mut *lock(&self.names);
+        names.removals += 1;
+        if let Some(series) = names.series.get_mut(name) {
+            series.removed = Some(names.removals);
+        }
+    }
+
+    /// Forgets the number of a rule that can have no more hits.
+    pub(crate) fn forget(&self, number: usize) {
+        lock(&self.names).by_number.remove(&number);
+    }
+
+    /// The counters of an added rule, for the analyzer.
+    fn of(&self, number: usize) -> Option<Arc<OutcomeCounters>> {
+        let names = lock(&self.names);
+        let of_rule = names.by_number.get(&number);
+        of_rule.map(|(_, counters)| Arc::clone(counters))
+    }
+
+    /// The name of the rule with this number. A removed rule keeps its name until [`Self::forget`].
+    pub(crate) fn name(&self, number: usize) -> Option<Arc<str>> {
+        let names = lock(&self.names);
+        let of_rule = names.by_number.get(&number);
+        of_rule.map(|(name, _)| Arc::clone(name))
+    }
+
+    /// The outcomes of each name with separate counters, in the order of names. Then the sum of all
+    /// other names, if it has counted anything or is in use.
+    pub(crate) fn list(&self) -> Vec<RuleHits> {
+        let names = lock(&self.names);
+        let sum = |rule: Option<&String>, counters: &[&OutcomeCounters]| {
+            let mut counts = HitCounts::default();
+            counters.iter().for_each(|it| it.add_to(&mut counts));
+            RuleHits {
+                rule: rule.cloned(),
+                counts,
+                finished: counters.iter().map(|it| it.finished.load(Relaxed)).sum(),
+                bytes: counters.iter().map(|it| it.bytes.load(Relaxed)).sum(),
+            }
+        };
+        let each = names.series.iter();
+        let each = each.map(|(name, series)| sum(Some(name), &[&series.counters]));
+        let mut all: Vec<_> = each.collect();
+        let past = names.past.iter().map(|counters| &**counters);
+        let rest: Vec<_> = past.chain([&*names.rest, &names.closed]).collect();
+        let is_any = Arc::strong_count(&names.rest) > 1 || !names.past.is_empty();
+        let rest = sum(None, &rest);
+        if is_any || rest != sum(None, &[]) {
+            all.push(rest);
+        }
+        all
+    }
+
     /// The name of the rule with this number, as from [`Self::name`].
     pub(crate) fn name_of(&self, number: usize) -> Option<Arc<str>> {
         let names = lock(&self.names);

@@ -367,6 +367,7 @@ fn watch(
         if let Some(sentence) = service.tick(&recorder) {
             screen.line(&sentence);
         }
+        screen.end_period();
         match &mut top {
             Some(top) => {
                 if !top.tick(&recorder) {

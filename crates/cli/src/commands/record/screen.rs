@@ -327,16 +327,20 @@ impl RecordScreen {
         say(&status_text(status, None));
     }
 
-    /// Prints the summary of a period that has ended. Draws or prints the status line when the line
-    /// is due. If a service manager shows the status (`is_shown`), only a terminal gets status
-    /// lines, so that these do not fill the log.
-    pub(crate) fn tick(&mut self, recorder: &Recorder, is_shown: bool) {
+    /// Ends a period of messages whose time is over, and prints how many messages it left out.
+    pub(crate) fn end_period(&mut self) {
         let since = self.lines.since;
         if since.is_some_and(|since| since.elapsed() >= LINES_PERIOD)
             && let Some(text) = self.lines.cut(self.quiet)
         {
             self.line(&text);
         }
+    }
+
+    /// Prints the summary of a period that has ended. Draws or prints the status line when the line
+    /// is due. If a service manager shows the status (`is_shown`), only a terminal gets status
+    /// lines, so that these do not fill the log.
+    pub(crate) fn tick(&mut self, recorder: &Recorder, is_shown: bool) {
         let period = Duration::from_secs(if self.terminal { 1 } else { 10 });
         if self.quiet || is_shown && !self.terminal {
             return;

@@ -69,7 +69,7 @@ impl Core {
         for number in std::mem::take(&mut self.director.just_fired) {
             self.common.outcomes.fired.add(number);
             self.change_rules(&[RuleChange::Enable(number, false)]);
-            if let Some(name) = self.common.outcomes.name_of(number) {
+            if let Some(name) = self.common.outcomes.name(number) {
                 let notice = format!("rule '{name}' is disabled: it has started its single dump");
                 self.tell(RecorderEvent::Notice(notice));
             }
