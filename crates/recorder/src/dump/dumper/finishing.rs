@@ -18,8 +18,8 @@ use crate::{
 /// Time after a failed try to write a sidecar until the next missing sidecar is tried, ns of the
 /// monotonic clock.
 const TRY_AGAIN_NS: i64 = 1_000_000_000;
-/// Most dumps that wait for another try to write their sidecar. Further dumps stay without a
-/// sidecar.
+/// Maximum number of dumps that wait for another try to write their sidecar. Further dumps stay
+/// without a sidecar.
 const LACKING_MAX: usize = 1000;
 /// If this number of dumps waits to be compressed or is being compressed, a further dump stays
 /// plain.
@@ -138,7 +138,7 @@ impl Dumper {
                     self.ending.insert(id, ending);
                     return;
                 }
-                // Without a file, there is nothing for `--post` to read.
+                // A failed dump without a sidecar may have no file for `--post`.
                 if report.sidecar || is_complete {
                     self.post(&report);
                 }
@@ -161,7 +161,7 @@ impl Dumper {
             Stage::RetryingSidecar => {
                 self.try_again_ns = match ending.completion.lacks_sidecar {
                     true => self.parts.common.clock.mono_ns() + TRY_AGAIN_NS,
-                    // The disk has room now, so the next dump is tried at once.
+                    // The disk probably has room now, so the next dump is tried at once.
                     false => i64::MIN,
                 };
                 if !ending.completion.lacks_sidecar {
@@ -213,8 +213,8 @@ impl Dumper {
         }
     }
 
-    /// Forgets a dump. If the sidecar of a live dump could not be written, keeps the dump for
-    /// another try, because lists of finished dumps show only files with a sidecar.
+    /// Forgets a dump. Live, keeps up to [`LACKING_MAX`] dumps that lack their sidecar for another
+    /// try, because lists of finished dumps show only files with a sidecar.
     fn put_by(&mut self, id: u64, ending: DumpEnding) {
         let is_tried_again = ending.completion.lacks_sidecar && self.parts.common.is_live();
         if is_tried_again && self.lacking.len() < LACKING_MAX {

@@ -17,7 +17,7 @@ impl Dumper {
     }
 
     /// Calls `full` for each open dump: from now on its sink has no room if `full` returns true,
-    /// else it has room.
+    /// else the usual limits apply.
     pub(crate) fn fill(&mut self, mut full: impl FnMut() -> bool) {
         let ids: Vec<u64> = self.active.iter().map(|dump| dump.order.id).collect();
         for id in ids {
