@@ -1,4 +1,4 @@
-//! The budget for bytes that are encoded and not written yet.
+//! The budget for bytes that are encoded and not yet written, or not yet in the digests.
 
 use std::sync::{
     Arc,
@@ -11,7 +11,7 @@ use crate::dump::{block::SpareBlocks, output::EncodedPiece};
 const COUNTED_BYTES: usize = 8 * 1024;
 
 /// Limits and counters of all sinks of a pool. The counters need no order between them: only the
-/// dumper adds bytes, after it asked for room.
+/// dumper adds bytes, live after it asked for room.
 #[derive(Debug)]
 pub(super) struct PoolLimits {
     pub(super) budget_bytes: usize,
@@ -80,8 +80,8 @@ impl Charge {
         self.limits.has_room(queued, more)
     }
 
-    /// Whether bytes of the sink were handed over and are not written yet. Other charges count such
-    /// bytes.
+    /// Whether bytes of the sink were handed over and are not yet written, or not yet in the
+    /// digests. Other charges count such bytes.
     pub(super) fn is_followed(&self) -> bool {
         self.queued.load(Ordering::Relaxed) > self.bytes
     }
@@ -94,7 +94,7 @@ impl Drop for Charge {
 }
 
 /// A piece of a file that both lanes of a sink share. After both lanes are done, large memory of
-/// the piece is kept for the next blocks.
+/// the piece may be kept for the next blocks.
 #[derive(Debug)]
 pub(in crate::dump) struct Load {
     pub(super) piece: EncodedPiece,

@@ -147,9 +147,9 @@ impl SinkQueue {
     }
 
     /// Hands over the encoded bytes, so that readers of the file see the bytes soon. If the result
-    /// is false, the caller flushes again later, for one of two reasons. Earlier bytes are not
-    /// written yet: with fewer flushes a slow disk gets few large blocks. Or a block was handed
-    /// over since the last flush: the next flush gives back a large block if no packet follows.
+    /// is false, the caller flushes again later, for one of two reasons. Earlier bytes are still in
+    /// work: with fewer flushes a slow disk gets few large blocks. Or a block was handed over since
+    /// the last flush: the next flush gives back a large block if no packet follows.
     pub(in crate::dump) fn flush(&mut self) -> bool {
         let is_blocked = !self.waits && self.fault.is_none() && self.open.is_followed();
         if is_blocked && self.captures.bytes() > 0 {

@@ -54,7 +54,7 @@ pub(in crate::dump) enum SinkOutcome {
         held: SinkContents,
     },
     /// The answer to [`SinkWork::WriteSidecar`]. `Ok(false)`: no sidecar was written, because the
-    /// dump's captures are gone or replaced.
+    /// dump's captures are missing or replaced.
     SidecarWritten {
         sidecar: io::Result<bool>,
         held: SinkContents,
@@ -80,7 +80,7 @@ pub(super) struct PoolShared {
 pub(super) enum Lane {
     /// Does all work except compression.
     Write,
-    /// Only compresses.
+    /// Compresses, and closes sinks whose compression was dropped.
     Compress,
 }
 
@@ -244,7 +244,7 @@ impl PoolShared {
         self.wait_while(id, SinkSlot::is_busy);
     }
 
-    /// Returns when a sink has no work and no pieces for the digests left, or the workers have
+    /// Returns when a sink has no work left and no pieces wait for its digests, or the workers have
     /// ended.
     pub(super) fn wait_for_digests(&self, id: u64) {
         self.wait_while(id, |slot| slot.is_busy() || !slot.loads.is_empty());
