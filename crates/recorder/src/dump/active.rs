@@ -49,14 +49,13 @@ pub(super) struct ActiveDump {
     pub(super) alerted: DumpAlerts,
     /// Marks the flows of the dump's packets as exempt from shedding; `None`: flows are not marked.
     pub(super) marks: Option<Arc<Marks>>,
-    /// End of the window, ns of ring time. If the dump is full: the last time for which the dump
-    /// has all packets that were read.
+    /// End of the window, ns of ring time. If the dump is full: an earlier time.
     pub(super) end_ns: i64,
     /// The dump's filter is being compiled, and the dump reads nothing before that is done.
     pub(super) is_compiling: bool,
     /// The dump's files.
     pub(super) sink: SinkQueue,
-    /// The interface that is described at the start of the file, before its first packet.
+    /// The interface that is described at the start of a pcapng file, before its first packet.
     pub(super) interface: Option<u16>,
     /// The packet that triggered the dump. `None`: a command or an alert triggered the dump,
     /// without a packet.
@@ -65,13 +64,13 @@ pub(super) struct ActiveDump {
     /// ([`Dumps`](super::dumps::Dumps)), or has read all its records.
     pub(super) reading: Option<WindowReading>,
     /// Packets of this ring time, ns, and later may be missing among the waiting packets.
-    /// `i64::MAX`: the dump has read all records within reach.
+    /// `i64::MAX`: the dump is full, or has left no record within reach unread.
     pub(super) unread_ns: i64,
     /// The latest ring time, ns, of a packet that the dump gave to the sink. A packet that is given
     /// ahead of its turn counts with the time up to which the packets were in order.
     pub(super) reached_ns: i64,
     pub(super) waiting: Vec<WaitingPacket>,
-    /// No waiting packet has an older ring time, ns.
+    /// While the sink has room: no waiting packet has an older ring time, ns.
     pub(super) oldest_ns: i64,
     /// The value of [`Self::due_ns`] under which [`Dumps`](super::dumps::Dumps) lists the dump.
     pub(super) listed_ns: i64,
@@ -79,7 +78,7 @@ pub(super) struct ActiveDump {
     pub(super) is_stalled: bool,
     /// [`Dumps`](super::dumps::Dumps) lists the dump among those that changed.
     pub(super) is_changed: bool,
-    /// Later fragments whose first fragment has not arrived yet.
+    /// Later fragments that wait for their first fragment.
     pub(super) kept: KeptFragments,
     /// Packets of the window that were overwritten, or dropped for lack of room, before the sink
     /// got them, also before the dump was opened.
@@ -87,8 +86,8 @@ pub(super) struct ActiveDump {
     /// Whether packets of the window were, or may have been, overwritten before the dump was
     /// opened.
     pub(super) is_start_lost: bool,
-    /// The loss that the dump has not reported to the sink yet, and the ring time at which the loss
-    /// begins, ns.
+    /// The loss since the dump was opened that the sink does not know yet, and the ring time at
+    /// which the loss begins, ns.
     pub(super) gap: Option<(i64, PacketGap)>,
     /// Packets of the shortened window that were found after the dump was full.
     pub(super) late_after_full: u64,
@@ -172,7 +171,7 @@ pub(super) struct RecordLocation<'v> {
 
 impl ActiveDump {
     /// Number of records of a bucket that the dump may read: the records within reach and before
-    /// the dump's end.
+    /// the dump's end. May exceed the records of the bucket.
     pub(super) fn limit(&self, info: &BucketInfo, reach: &Reach) -> u32 {
         let end = records_before(self.end(info.producer), info);
         end.min(reach.limit_in(info))
@@ -246,7 +245,7 @@ impl ActiveDump {
     }
 
     /// Adds a packet that the filter matches to the waiting packets, if the packet is in the window
-    /// and, for the dump of an alert, in the alert's scope.
+    /// and, for the dump of an alert, in the alert's scope. A full dump only counts the packet.
     pub(super) fn take(
         &mut self,
         packet: &Packet<'_>,

@@ -100,8 +100,8 @@ fn check_ids(files: &BTreeMap<String, Vec<u8>>) {
 }
 
 /// Packets of several sources, interfaces and link types, many with equal times. They arrive once
-/// in order, and then five times in random order, in which only a source's packets of one time keep
-/// their order. The files must be the same.
+/// in order, and then five times in a random order that keeps the order of a source's packets of
+/// one time. The files must be the same.
 #[test]
 fn the_order_of_arrival_changes_nothing() {
     let seed = 0xa441;

@@ -19,7 +19,7 @@ pub(super) const BLOCK_BYTES: usize = LARGE_BYTES - 2 * UNIT - 64 * 1024;
 const LARGE_BYTES: usize = 2 << 20;
 /// Memory of more than this many bytes is in transparent huge pages, if the system has free ones.
 const SMALL_BYTES_MAX: usize = 256 * 1024;
-/// Most unused blocks that are kept: more than the blocks that one dump can have in flight.
+/// Maximum number of spare blocks: more than the blocks that one dump can have in flight.
 const SPARE_MAX: usize = 16;
 
 /// Bytes of a file, aligned in memory as they are in the file, so that they can be written
@@ -40,8 +40,8 @@ enum BlockMemory {
     Large(LargeBuffer),
 }
 
-/// Huge pages of written blocks, for the next blocks. A fresh huge page costs a page fault, in
-/// which the kernel clears 2 MiB.
+/// Huge pages of blocks that are no longer used, for the next blocks. A fresh huge page costs a
+/// page fault, in which the kernel clears 2 MiB.
 #[derive(Debug, Default)]
 pub(super) struct SpareBlocks(Mutex<SpareBlocksState>);
 
@@ -177,7 +177,7 @@ impl SpareBlocks {
         block.unwrap_or_else(|| Block::large().unwrap_or_default())
     }
 
-    /// Keeps a block for reuse.
+    /// Keeps a large block for reuse, if fewer than [`SPARE_MAX`] blocks are kept.
     pub(super) fn put(&self, block: Block) {
         let mut state = lock(&self.0);
         if state.blocks.len() < SPARE_MAX && block.is_large() {

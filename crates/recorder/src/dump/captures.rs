@@ -22,7 +22,7 @@ pub(crate) struct Captures {
     format: DumpFormat,
     heading: Heading,
     pub(super) known: KnownInterfaces,
-    /// The first file comes first. The other files are in the order of link types.
+    /// The file of [`Self::begin`] comes first. The other files are in the order of link types.
     pub(super) outputs: Vec<CaptureOutput>,
 }
 
@@ -37,13 +37,13 @@ impl Captures {
     }
 
     /// Describes an interface, before the first of its packets. The first interface (by identifier)
-    /// that is described before [`Self::begin`] gets its block even without a packet.
+    /// that is described before [`Self::begin`] gets its block (pcapng) even without a packet.
     pub(super) fn interface(&mut self, id: u16, interface: &Arc<RecordedInterface>) {
         self.known.insert(id, Arc::clone(interface));
     }
 
     /// Begins the first file. Called once, before packets. A dump without packets is a capture with
-    /// the link type of the first known interface.
+    /// the link type of the first known interface, by default Ethernet.
     pub(super) fn begin(&mut self) -> io::Result<EncodedPiece> {
         let first = self.known.first_key_value();
         let link_type = first.map_or(LinkType::ETHERNET, |(_, it)| it.link_type);

@@ -49,8 +49,8 @@ impl DumpCompiler {
         }
     }
 
-    /// Gives the filter of a dump to the thread if libpcap takes long for the filter, for one of
-    /// these link types. Returns whether the dump must wait.
+    /// Live, gives the filter of a dump to the thread if libpcap takes long for the filter, for one
+    /// of these link types. Returns whether the dump must wait.
     pub(super) fn hand_over(
         &mut self,
         order: &DumpOrder,
@@ -119,8 +119,8 @@ impl DumpCompiler {
         dumps.wait_for_filters(taken_over);
     }
 
-    /// Starts a dump whose filter is compiled for the link types known at the hand-over. If the
-    /// filter is slow for another one of `link_types`, the dump waits again.
+    /// Starts a dump when the thread has compiled its filter for the link types of the hand-over,
+    /// or has ended. If the filter is slow for another one of `link_types`, the dump waits again.
     fn begin(
         &mut self,
         id: u64,

@@ -29,7 +29,7 @@ use super::{
 const STOP_GRACE: Duration = Duration::from_secs(10);
 /// Bytes of the file in a frame. A reader decompresses a whole frame for one packet.
 const FRAME_BYTES: usize = 2 << 20;
-/// Number of frames after which the kernel may drop the pages that were read from its page cache.
+/// After this many frames, the recorder lets the kernel drop the read pages from the page cache.
 const FRAMES_KEPT: usize = 4;
 /// Magic number of the skippable frame that has the table.
 const TABLE_MAGIC: u32 = 0x184d_2a5e;

@@ -1,8 +1,8 @@
 //! The alerts of a dump: the frame that each alert is about, and whether the dump has that frame.
 //!
 //! A dump tracks the first 4,096 alerts that arrive. If a tracked alert arrives before its frame is
-//! written (from files: analyzed), the dump marks the frame in a pcapng file. The sidecar lists the
-//! 1,000 tracked alerts with the earliest stamps, and each frame's number in the file if known.
+//! written (from files: analyzed), the dump marks the frame in a pcapng file. The sidecar lists up
+//! to 1,000 tracked alerts with the earliest stamps, and each frame's number in the file if known.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -31,13 +31,13 @@ use crate::{
     },
 };
 
-/// Most written packets that one dump remembers, for alerts that arrive later. All dumps of a live
-/// recorder also share a limit of bytes, [`KeptBytes`].
+/// Maximum number of written packets that one dump remembers, for alerts that arrive later. All
+/// dumps of a live recorder also share a limit of bytes, [`KeptBytes`].
 const WRITTEN_MAX: usize = 1 << 20;
-/// Most alerts of one dump that are compared with its packets. Further alerts are only counted. An
-/// alert takes about 1 KiB.
+/// Maximum number of alerts of one dump that are compared with its packets. Further alerts are only
+/// counted. An alert takes about 1 KiB.
 const TRACKED_MAX: usize = 4096;
-/// Most alerts that a sidecar lists.
+/// Maximum number of alerts that a sidecar lists.
 const LISTED_MAX: usize = 1000;
 
 /// The alerts of one dump, and the written packets among which the dump looks for their frames.
@@ -164,7 +164,7 @@ impl DumpAlerts {
     }
 
     /// All packets are written: finds the frames of alerts that arrived after their frame, and the
-    /// number of each frame.
+    /// number of each frame if known.
     fn number(&mut self) {
         // When a file is finished, late packets are sorted in, after earlier written packets of the
         // same place.

@@ -1,19 +1,19 @@
 //! The dumper: reads the ring for all open dumps in one pass and gives their sinks the packets.
 //!
-//! The dumper reads no clock to order packets. A [`Reach`] says how far it may read
-//! (offline: as far as the analyzer has got, so that a dump sees the same packets in every run).
-//! The reach also says which packets are final in order: those older than every watermark. Each
-//! round visits the buckets with records that some dump has not read ([`Dumps`] knows the buckets),
-//! oldest first. Each bucket is visited once for all dumps. After each visit the round emits the
-//! packets that no older packet can precede any more.
+//! The dumper reads no clock to order packets. A [`Reach`] says how far it may read (offline: as
+//! far as the analyzer has got, so that a dump sees the same packets in every run). The reach also
+//! says which packets need not wait for older packets (live, those older than every watermark).
+//! Each round visits the buckets with records that some dump has not read ([`Dumps`] knows the
+//! buckets), oldest first. Each bucket is visited once for all dumps. After each visit the round
+//! emits the packets that need not wait any more.
 //!
 //! The [pool](super::pool) does all work that may wait for a disk. A dump whose sink has no room
 //! reads no further meanwhile, and the ring may drop the dump's reservation.
 //!
-//! A bucket with packets that wait for their turn stays held. Few buckets are held, because only
-//! the packets of the last milliseconds wait. If more than an eighth of the ring's buckets are held
-//! (for example because a queue has no watermark), the dumper emits their packets at once. It drops
-//! the packets for which a sink has no room. The file is sorted when it is finished.
+//! A bucket with packets that wait for their turn stays held. Usually few buckets are held, because
+//! only the packets of the last milliseconds wait. If more than an eighth of the ring's buckets are
+//! held (for example because a queue has no watermark), the dumper emits their packets at once. It
+//! drops the packets for which a sink has no room. The file is sorted when it is finished.
 
 mod finishing;
 mod opening;
@@ -60,20 +60,20 @@ use crate::{
     intake::{interfaces::InterfaceCache, marks::Marks},
 };
 
-/// Bytes of a packet in a file in addition to its data: an enhanced packet block without options
-/// and padding (pcapng, section 4.3).
+/// Bytes that are counted for a packet in addition to its data: an enhanced packet block without
+/// options and padding (pcapng, section 4.3).
 const PACKET_OVERHEAD_BYTES: u64 = 32;
-/// Time that a closed live dump waits for loss counters that cover its window, ns of the monotonic
-/// clock. While dumps are open, the counters are read every 10 to 30 ms, for the first time within
-/// 50 ms. Only an inserter without CPU time is later. The verdict then says that the losses are
-/// unknown.
+/// Longest time that a closed live dump waits for loss counters that cover its window, ns of the
+/// monotonic clock. While dumps are open, the counters are read every 10 to 30 ms, for the first
+/// time within 50 ms. Usually only an inserter without CPU time is later. The verdict then says
+/// that the losses are unknown.
 const COUNTERS_WAIT_NS: i64 = 2_000_000_000;
 
-/// Interval at which memory that sinks do not need is freed, ns of the monotonic clock.
+/// Minimum interval at which memory that sinks do not need is freed, ns of the monotonic clock.
 const REST_NS: i64 = 1_000_000_000;
 
-/// A packet of a source without watermark may be ahead of all watermarks. If it is less than this
-/// far ahead, ns, it waits for the watermarks, which follow soon.
+/// A packet of a source without watermark waits for the watermarks, which follow soon, if the
+/// packet is less than this far, ns, ahead of the smallest watermark.
 const WATERMARK_WAIT_NS: i64 = 100_000_000;
 
 /// The parts from which the dumper is built.
@@ -122,7 +122,7 @@ pub(crate) struct Dumper {
     try_again_ns: i64,
     /// The visited buckets. Buckets in which packets wait are held.
     views: HashMap<BucketRef, Weak<BucketView>>,
-    /// The number of the next file's name.
+    /// The next number for the names of dumps.
     next_number: Arc<AtomicU64>,
     /// Why no dump is completed any more, if the recording was abandoned.
     stopped: String,
@@ -290,7 +290,7 @@ impl Dumper {
     /// [`Self::round`]. `everything`: emit without waiting for older packets.
     fn pass(&mut self, reach: &Reach, is_waited_for: bool, everything: bool) {
         // Dumps that have room again read on in this pass. The packets that they have read are
-        // complete up to the end of the last pass.
+        // complete at most up to the end of the last pass.
         let passed_ns = self.active.passed().frontier_ns;
         for dump in self.active.without_room() {
             self.emit(dump, passed_ns, reach);
@@ -351,10 +351,10 @@ impl Dumper {
         self.active.has_read(visit, to);
     }
 
-    /// Gives the sink of a dump its waiting packets that are older than `frontier_ns`, in order, as
-    /// far as the sink has room. A packet of a source without watermark waits only if it is less
-    /// than [`WATERMARK_WAIT_NS`] after `frontier_ns`. Otherwise the sink gets the packet at once,
-    /// out of order.
+    /// Gives the sink of a dump its waiting packets that are older than `frontier_ns` and than its
+    /// `unread_ns`, in order, as far as the sink has room. A packet of a source without watermark
+    /// waits only if it is less than [`WATERMARK_WAIT_NS`] after `frontier_ns`. Otherwise the sink
+    /// gets the packet at once, perhaps out of order.
     fn emit(&mut self, id: u64, frontier_ns: i64, reach: &Reach) {
         let mut full = None;
         let (views, held_max) = (&mut self.views, self.parts.common.ring.buckets() / 8);
@@ -385,8 +385,8 @@ impl Dumper {
             }
             if !ready.is_empty() && dump.is_full() {
                 // Packets with the ring time of the last packet may still follow, so the dump ends
-                // 1 ns before. `reached_ns` is the latest ring time in the dump: the packet that
-                // was emitted last may have been late.
+                // 1 ns before. `reached_ns` is a maximum, because the packet that was emitted last
+                // may have been late.
                 let end_ns = dump.reached_ns.saturating_sub(1);
                 dump.end_early(end_ns);
                 full = Some((id, end_ns));

@@ -2,9 +2,9 @@
 //! the number of dumps that change, catch up or are closed, not on the number of open dumps.
 //!
 //! At first a dump *catches up*: with its own reservation it reads the buckets of its window that
-//! are in the ring. Having read all records within reach, it *follows*, unless its window is over.
-//! All following dumps share one [`WindowReading`], whose reservation covers everything that is not
-//! read yet. So each new record is read once for all of them, and each bucket is released once.
+//! are in the ring. After that the dump *follows*, unless its window is over. All following dumps
+//! share one [`WindowReading`], whose reservation covers everything that is not read yet. So each
+//! new record is read once for all of them, and each bucket is released once.
 //!
 //! A following dump may have to stop, because its filter is compiled for a new link type or its
 //! sink has no room. It then gets its own reservation again, which the ring drops before the
@@ -40,7 +40,7 @@ pub(super) struct Dumps {
     due: BTreeSet<(i64, u64)>,
     /// Dumps that changed since [`Self::take_changed`], each once. A listed dump may be gone.
     changed: Vec<u64>,
-    /// Following dumps whose sinks have no room any more.
+    /// Dumps without their own reading, whose sinks have no room any more.
     full: Vec<u64>,
     /// The reading that following dumps share. `None`: no dump follows.
     following: Option<SharedReading>,
@@ -196,8 +196,8 @@ impl Dumps {
         those.collect()
     }
 
-    /// Dumps whose oldest waiting packet is older than `frontier_ns`, oldest packets first. With
-    /// `i64::MAX`, all dumps with packets to write.
+    /// Dumps with room in their sinks whose oldest waiting packet is older than `frontier_ns`,
+    /// oldest packets first. With `i64::MAX`, all such dumps with waiting packets.
     pub(super) fn due(&self, frontier_ns: i64) -> Vec<u64> {
         let due = self.due.range(..(frontier_ns, 0));
         due.map(|(_, id)| *id).collect()
@@ -317,7 +317,7 @@ impl Dumps {
                 reading.set_yielding(!can_read);
             }
             let Some(reading) = dump.reading.as_ref().filter(|_| can_read) else {
-                // When the dump last read, all packets before this frontier were within reach.
+                // The frontier of the pass in which the dump last read.
                 dump.leave_unread(self.passed.frontier_ns);
                 continue;
             };
@@ -444,7 +444,7 @@ impl Dumps {
         lost
     }
 
-    /// Lets dumps follow that have read all records within reach and have room.
+    /// Ends the catching-up of dumps that have read all records within reach and have room.
     fn join(&mut self) {
         self.count(self.catching_up.len());
         let has_caught_up = |id: &u64| {
@@ -493,7 +493,7 @@ impl Dumps {
 
     /// Moves following dumps that cannot read on back to catching up, each with its own reservation
     /// for its unread records. All packets of these records are at `unread_ns` or later, except
-    /// those of sources without watermarks.
+    /// late packets and those of sources without watermarks.
     fn leave(&mut self, ids: Vec<u64>, unread_ns: i64) {
         for id in ids {
             let dump = self.by_id.get(&id);

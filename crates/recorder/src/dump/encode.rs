@@ -51,14 +51,14 @@ impl DumpFormat {
     }
 }
 
-/// Counters of an interface for its statistics block. `None`: unknown.
+/// Counters for the statistics block of an interface, live those of its source. `None`: unknown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InterfaceTotals {
     /// Start of the recording, ns since the epoch. From files: the time of the earliest packet.
     pub(crate) start_ns: i64,
     /// When the dump's window was closed, ns since the epoch.
     pub(crate) end_ns: i64,
-    /// Packets since the start that reached the engine.
+    /// Packets since the start that reached the engine; from files, recorded packets.
     pub(crate) received: Option<u64>,
     /// Packets since the start that were lost.
     pub(crate) dropped: Option<u64>,
@@ -66,9 +66,9 @@ pub(crate) struct InterfaceTotals {
     pub(crate) written: u64,
 }
 
-/// The snap length of all interface blocks: the most that the ring stores, and the most that
-/// libpcap reads of almost all link types. All blocks have the same snap length, because libpcap
-/// refuses files with several.
+/// The snap length of all interface blocks: the most bytes of a packet that the ring stores, and
+/// that libpcap reads of almost all link types. All blocks have the same snap length, because
+/// libpcap refuses files with several.
 pub(crate) const SNAPLEN: u32 = 262_144;
 /// Longest headline, bytes. A dump expression can be longer than an option of the file may be.
 const HEADLINE_BYTES: usize = 4000;

@@ -36,14 +36,14 @@ pub(super) struct DumpEnding {
 /// State of a dump between the end of its packets and the end of its sink's work.
 #[derive(Debug, Default)]
 pub(super) struct Completion {
-    /// The dump's sidecar could not be written. Live, writing it is tried again.
+    /// The dump's sidecar could not be written. Live, the sink usually tries again later.
     pub(super) lacks_sidecar: bool,
     /// Time of the first sidecar, RFC 3339; `None` before that, and in reproducible runs.
     pub(super) created: Option<String>,
     /// The dump is not compressed, because too many dumps wait for compression, or because the dump
     /// lacked its sidecar.
     pub(super) stays_plain: bool,
-    /// The dump was deleted during the compression.
+    /// The dump was already deleted when its sidecar was to be replaced.
     pub(super) is_gone: bool,
 }
 

@@ -356,12 +356,12 @@ impl DumpFile {
         captures.chain(parts).collect()
     }
 
-    /// Writes the sidecar, and replaces an older sidecar. Returns false if the dump was deleted, or
-    /// if another process replaced all captures.
+    /// Writes the sidecar, and replaces an older sidecar. Returns false if no capture exists, or if
+    /// another process replaced all captures.
     fn write_sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
         if !self.is_there()? {
-            // The dump was deleted. If a file has the name of a capture, it belongs to another
-            // process.
+            // The dump was deleted or has no file. A file with the name of a capture belongs to
+            // another process.
             return Ok(false);
         }
         self.compute_digests();
@@ -369,7 +369,7 @@ impl DumpFile {
         let path = self.named("json");
         let (part, disk) = (part(&path), self.directory.disk());
         let file = match disk.create(&part) {
-            // A killed recorder left this file; the name belongs to this dump now.
+            // Usually a killed recorder left this file; the name belongs to this dump now.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 disk.remove(&part)?;
                 disk.create(&part)
@@ -414,7 +414,7 @@ impl DumpFile {
                     self.stem = format!("{stem}.{n}");
                 }
                 Err(error) => {
-                    // No file has the stem that was tried.
+                    // No file of this dump has the stem that was tried.
                     self.stem = stem;
                     return Err(error);
                 }
@@ -502,10 +502,10 @@ impl DumpFile {
         }
     }
 
-    /// Writes the sidecar through a `.part` file. Returns false if the dump was deleted. If another
-    /// process replaced its captures, returns false for a plain dump, and an error for a dump that
-    /// was just compressed. If the sidecar of a compressed dump cannot be written, the plain files
-    /// and the old sidecar stay.
+    /// Writes the sidecar through a `.part` file. Returns false if the dump was deleted or has no
+    /// file. If another process replaced its captures, returns false for a plain dump, and an error
+    /// for a dump that was just compressed. If the sidecar of a compressed dump cannot be written,
+    /// the plain files and the old sidecar stay.
     pub(super) fn sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
         let mut written = self.write_sidecar(sidecar);
         if matches!(written, Ok(false)) && !self.plain.is_empty() && !self.is_deleted() {

@@ -17,10 +17,10 @@ use retroscope_packet::FragmentKey;
 
 use super::active::{Bytes, WaitingPacket};
 
-/// Most fragments that one dump keeps.
+/// Maximum number of fragments that one dump keeps.
 const FRAGMENTS_MAX: usize = 1024;
-/// Live: most bytes of one kind that all dumps keep, for example of fragments, entries of the queue
-/// included.
+/// Live: maximum of the bytes of one kind, for example of fragments, that all dumps keep together,
+/// entries of the queue included.
 const BYTES_MAX: usize = 64 << 20;
 
 /// Bytes of one kind that all dumps of a dumper keep, and their limit. All clones share one budget.
@@ -31,7 +31,7 @@ pub(super) struct KeptBytes {
     most: usize,
 }
 
-/// The fragments of one dump, oldest first.
+/// The fragments of one dump, in the order of arrival.
 #[derive(Debug)]
 pub(super) struct KeptFragments {
     fragments: VecDeque<(FragmentKey, WaitingPacket)>,

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::report::{DumpReport, Verdict};
 use crate::control::lock;
 
-/// Most dumps whose reports the log keeps.
+/// Maximum number of dumps whose reports the log keeps.
 const LISTED: usize = 10_000;
 
 /// Number of dumps by verdict.

@@ -31,8 +31,8 @@ pub(super) const DATAGRAM_NS: i64 = 100_000_000;
 pub(crate) enum DumperMessage {
     /// Start a dump, whose window is reserved.
     Open(Box<DumpOrder>, Reservation),
-    /// One more alert belongs to a dump. The dump marks the alert's frame if the frame is not
-    /// written yet, and its record is `unread` or later.
+    /// One more alert belongs to a dump. The dump can mark the alert's frame only if the frame is
+    /// not written yet, and its record is `unread` or later.
     Alert {
         id: u64,
         alert: Arc<Alert>,
@@ -46,8 +46,8 @@ pub(crate) enum DumperMessage {
 /// analyzer.
 const BEHIND_MAX: usize = 1024;
 
-/// If this number of messages waits in the analyzer, no more alerts are added. An alert takes about
-/// 1 KiB.
+/// If this number of messages waits in the analyzer, no more alerts that join a dump are sent. An
+/// alert takes about 1 KiB.
 const UNSENT_ALERTS_MAX: usize = 16_384;
 
 /// Live: the analyzer's end of the queue to the dumper. Before the end of the recording, the
@@ -104,7 +104,7 @@ impl DumperMessages {
 #[derive(Debug)]
 pub(crate) struct DumpOrder {
     pub(crate) id: u64,
-    /// The trigger's text, for names and reports.
+    /// The trigger's expression or name, for file names and reports.
     pub(crate) rule: String,
     /// The number of the trigger rule, or the number that stands for IDS alerts or for dumps by
     /// hand.
@@ -160,8 +160,8 @@ pub(crate) struct CloseOrder {
     pub(crate) suppressed: Suppressed,
     /// The first record of each producer that no longer belongs to the dump.
     pub(crate) ends: Vec<u64>,
-    /// Packets received up to now by interface (offline only, where the number depends only on the
-    /// input).
+    /// Recorded packets up to the close, by interface (offline only, where the number depends only
+    /// on the input).
     pub(crate) received: Option<Vec<u64>>,
     /// Ring time at the close, ns.
     pub(crate) clock_ns: i64,
@@ -170,7 +170,7 @@ pub(crate) struct CloseOrder {
     pub(crate) start_ns: i64,
     /// Packets in or near the window that the trigger rules did not see.
     pub(crate) unseen: u64,
-    /// Upper bound on packets that arrived too late, but before the verdict was judged. Live only:
-    /// from files the number depends on the dumper's progress.
+    /// Upper bound on the packets that have arrived too late up to now. Live only: from files the
+    /// number depends on the dumper's progress.
     pub(crate) late: Option<Arc<AtomicU64>>,
 }

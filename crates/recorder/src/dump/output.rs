@@ -76,7 +76,7 @@ pub(crate) struct CaptureOutput {
     is_sorted: bool,
     /// Ring-wide interface identifiers in the order of their interface blocks.
     pub(super) interfaces: Vec<u16>,
-    /// Number of `interfaces` that were described without a packet.
+    /// Number of `interfaces` that were described before all packets.
     interfaces_first: usize,
     /// Number of `interfaces` that the pieces up to now describe.
     interfaces_taken: usize,

@@ -7,13 +7,13 @@
 //! Work that may wait until a disk has stored data (sync, merge, sidecar) is *slow*. At any time at
 //! least two of the four writing workers do no slow work. If no worker does slow work, the next
 //! free worker takes slow work before it writes further blocks of begun dumps. The writing workers
-//! take the first packets of a dump before all other work, so these packets wait for no sync.
-//! Separate workers compress, because compression may take hours.
+//! take the first packets of a dump before all other work, so these packets wait for no sync of
+//! another dump. Separate workers compress, because compression may take hours.
 //!
 //! All sinks share a budget of bytes that are encoded and not written yet. A queue may grow to half
 //! of the rest of the budget (dynamic thresholds, Choudhury and Hahne 1998). So a sink that makes
 //! no progress takes at most about a third of the budget, and other sinks go on. A sink without
-//! room delays only its own dump, whose packets stay in the ring.
+//! room delays only its own dump, whose packets wait in the ring.
 //!
 //! A sink has two lanes, each in its own order. One lane writes blocks to the disk, the other adds
 //! the blocks to the SHA-256 digests. Different workers may work on the two lanes of one sink. So
@@ -55,7 +55,7 @@ use crate::control::{common::RecorderShared, lock};
 
 /// Number of writing workers.
 const WRITERS: usize = 4;
-/// Number of writing workers that at any time do no slow work; fewer if only two or less exist.
+/// Minimum number of writing workers that do no slow work; fewer if only two or less exist.
 const NEVER_SLOW: usize = 2;
 /// Workers that only compress complete dumps.
 const COMPRESSORS: usize = 2;
@@ -65,7 +65,7 @@ pub(crate) const BUDGET_BYTES: usize = 64 << 20;
 /// Upper bound of the descriptors that a worker opens during its work, for example of a capture and
 /// its merged copy. The pool leaves room for these descriptors.
 const FILES_AT_WORK: usize = 3;
-/// Descriptors that a compressing worker may open: a capture and its compressed copy.
+/// Descriptors that a compressing worker keeps open: a capture and its compressed copy.
 const FILES_COMPRESSING: usize = 2;
 /// Time that the dumper waits for a result of the workers before it checks whether the workers
 /// still run. Workers report all results that the dumper waits for, so the check is only for bugs.

@@ -1,6 +1,6 @@
 //! Runs a command for finished dumps, without a shell. Separate threads start the command, wait for
 //! its end, and end a command that takes too long. The dumper never waits for these threads. The
-//! end of the recording waits for them.
+//! end of the recording waits for these threads.
 //!
 //! The command has the identity and the privileges of the threads. The threads start before the
 //! recorder gives up its privileges, so a command may have another identity than the recorder.
@@ -44,7 +44,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// A function that the threads run first: to give up privileges, and to become another user.
 pub type Identity = dyn Fn() -> Result<(), Box<dyn Error + Send + Sync>> + Send + Sync;
 
-/// The command after each dump, and its limits.
+/// The command for finished dumps, and its limits.
 #[derive(Clone)]
 pub struct PostConfig {
     /// The program and its arguments.
@@ -479,7 +479,7 @@ fn wait_for(child: &Child, time: Duration) -> io::Result<bool> {
         let timeout = Timespec::try_from(time).map_err(io::Error::other)?;
         let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&timeout));
     } else {
-        // Before Linux 5.3 there is no pidfd.
+        // For example before Linux 5.3 there is no pidfd.
         std::thread::park_timeout(time.min(Duration::from_millis(20)));
     }
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

@@ -1,4 +1,4 @@
-//! The report of a finished dump: verdict, losses and sidecar.
+//! The report of a finished dump: verdict, losses and files.
 
 use std::{
     collections::BTreeMap,

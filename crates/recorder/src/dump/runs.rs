@@ -22,7 +22,7 @@ use super::{
     encode::DumpFormat,
 };
 
-/// Runs that are merged at once.
+/// Maximum number of runs that are merged at once.
 const FAN_IN: usize = 256;
 /// Size of all read buffers of the runs that are merged at once, bytes.
 const BUFFERS_BYTES: usize = 8 << 20;
@@ -72,8 +72,8 @@ struct RunCursor<'f> {
 }
 
 impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<SortKey>> Runs<'f, P> {
-    /// Reads a file of this format. `header`: the bytes before the first packet, with the blocks of
-    /// all interfaces in the order of their indices.
+    /// Reads a file of this format. `header`: a file header of this format, with the blocks of all
+    /// interfaces in the order of their indices.
     pub(super) fn new(
         file: &'f dyn DiskFile,
         format: DumpFormat,

@@ -131,7 +131,7 @@ impl Scanner {
                 dumps.change(id, |dump| dump.order.predicate.refuse(link_type, &error));
             }
         }
-        // Only this thread changes the rules, so the call never waits for another thread.
+        // Only the dumper changes these rules, so the call never waits for another thread.
         self.reader.refresh_blocking();
     }
 }

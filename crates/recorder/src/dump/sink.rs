@@ -8,8 +8,7 @@ use crate::control::time::rfc3339;
 /// The contents of a sink's files.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SinkContents {
-    /// Packets that are wholly in files that are not complete yet, whatever happens next. 0 after
-    /// the files are complete.
+    /// Packets that are wholly in files that are not complete yet. 0 after the files are complete.
     pub(super) safe: WrittenTotals,
     /// Paths of the files, with `.part` names until the files are complete. Before any file exists,
     /// the path that the first file should get.

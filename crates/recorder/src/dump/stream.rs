@@ -29,7 +29,7 @@ use super::{
 };
 use crate::control::packet_id::Recording;
 
-/// Bytes of one read call.
+/// Maximum number of bytes of one read call.
 const READ_BYTES: usize = 256 * 1024;
 /// After this many reads, the recorder lets the kernel drop the read pages from the page cache.
 const READS_KEPT: usize = 32;
@@ -72,7 +72,7 @@ impl DigestTime {
     }
 }
 
-/// A file of a dump that is being written. After an error the file has the bytes that were
+/// A file of a dump that is being written. After an error the file has at least the bytes that were
 /// [written](Self::len) before.
 #[derive(Debug)]
 pub(super) struct CaptureStream {
@@ -242,7 +242,7 @@ impl FileDigests {
 }
 
 impl FinishedFile {
-    /// Computes the digest if the file lacks a digest. A file that cannot be read gets no digest.
+    /// Computes a missing digest if digests are on. A file that cannot be read gets no digest.
     pub(super) fn digest(&mut self, directory: &Directory) {
         if self.sha256.is_none() && directory.digests != DigestTime::Never {
             let file = directory.disk().open_to_read(&self.path);

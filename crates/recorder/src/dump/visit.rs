@@ -20,10 +20,10 @@ pub(super) struct BucketVisit {
     pub(super) wanted: Vec<WantedRecords>,
     /// The records that dumps with a dump script need, whether they follow or catch up.
     pub(super) scripted: Vec<WantedRecords>,
-    /// The filters of the dumps that need records of the bucket need packets between these ring
-    /// times, ns.
+    /// The filters of the dumps that need records of the bucket need only packets between these
+    /// ring times, ns.
     pub(super) window: (i64, i64),
-    /// Buckets that are visited later have no packets before this ring time, ns.
+    /// Buckets that are visited later in the pass have no packets before this ring time, ns.
     pub(super) until_ns: i64,
 }
 
