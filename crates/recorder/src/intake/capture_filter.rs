@@ -11,7 +11,7 @@ use crate::{
     intake::inserter::frame::WireFrame,
 };
 
-/// The capture filter.
+/// The capture filter, or the filter of a class of flows.
 #[derive(Debug, Clone)]
 pub(crate) struct CaptureFilter {
     pub(crate) prepared: PreparedFilter,
@@ -72,7 +72,7 @@ impl CaptureFilter {
             .matches_many(link_type, 0, &views[..frames.len()])
     }
 
-    /// Whether to record a frame.
+    /// Whether the filter matches a frame.
     pub(crate) fn takes(
         &mut self,
         link_type: LinkType,

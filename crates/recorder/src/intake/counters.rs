@@ -28,21 +28,21 @@ use crate::{
     intake::{inline::DESCRIPTOR_BYTES, inserter::sequence::Misplaced},
 };
 
-/// Packets that found no free bucket in the ring.
+/// The cause of packets that found no free bucket in the ring.
 pub const LOST_NO_BUCKET: &str = "no-free-bucket";
 
-/// Packets of interfaces beyond the number that a recording can identify.
+/// The cause of packets of interfaces beyond the number that a recording can identify.
 pub const LOST_INTERFACE_LIMIT: &str = "interface-limit";
 
-/// Packets whose stamps are, or may be, from the other side of a clock step. The ring time
-/// at which they are stored may be wrong.
+/// The cause of packets whose stamps are, or may be, from the other side of a clock step. The ring
+/// time at which these packets are stored may be wrong.
 pub(crate) const CLOCK_STEP: &str = "clock-step";
 
 /// The cause of packets that may have been lost, with only an upper bound. These packets are not
 /// included in the ledger.
 pub(crate) const PERHAPS_LOST: &str = "unknown";
 
-/// Packets that the recorder or an engine dropped on purpose. Engines use the same name.
+/// The cause of packets that the recorder or an engine dropped on purpose. Engines use this name.
 pub(crate) const SHED: &str = LossCause::Shed(0).as_str();
 
 /// Reasons for shedding, in the order of [`ShedCause`] and of the classes that engines count.
@@ -137,7 +137,7 @@ impl QueueCounters {
         }
     }
 
-    /// Adds a burst. Only the queue's inserter calls this.
+    /// Adds the counts. Only the queue's inserter calls this.
     pub(crate) fn add(&self, count: BurstCount) {
         let add = |counter: &AtomicU64, n: u64| {
             // Most counts are 0: their cache lines need not be loaded.
@@ -522,7 +522,7 @@ pub(crate) struct LossLog {
     events: Mutex<Vec<LossEvent>>,
 }
 
-/// Live, a log with this many events merges its oldest events. From files, only
+/// Live, a log with this many events merges its oldest events. From files, usually only
 /// [`LossLog::forget_records`] does this. Windows of that time are then judged by merged events,
 /// which have longer time ranges.
 const LOSS_EVENTS: usize = 16_384;
@@ -584,8 +584,8 @@ impl LossLog {
         let mut events = lock(&self.events);
         let is_same = |e: &&mut LossEvent| (e.source, e.cause, e.record) == (source, cause, record);
         let is_short = |(from_ns, to_ns): (i64, i64)| to_ns.saturating_sub(from_ns) < MERGE_NS;
-        // Events of the same record may be merged at any time: no window ends between them, so the
-        // verdict does not depend on when it is made.
+        // Events of the same record may be merged at any time. From files, no window ends between
+        // these events, so the verdict does not depend on when it is made.
         if let Some(last) = events.iter_mut().rev().take(LATEST).find(is_same) {
             let mut pairs = last.spans_ns.into_iter().zip(spans_ns);
             if pairs.all(|(a, b)| touch(a, b) && is_short(hull(a, b))) {
@@ -601,7 +601,7 @@ impl LossLog {
         events.push(event);
     }
 
-    /// From files: whether [`Self::forget_records`] is needed before the next burst.
+    /// From files: whether [`Self::forget_records`] is needed before more frames are stored.
     pub(crate) fn is_full(&self) -> bool {
         lock(&self.events).len() >= 2 * LOSS_EVENTS
     }
@@ -645,7 +645,7 @@ impl LossLog {
 }
 
 /// [`LossLog::push`] merges a new event into an earlier one only if the merged time range is
-/// shorter than this, ns. Windows are seconds long, so 100 ms is fine enough.
+/// shorter than this, ns. Most windows are seconds long, so 100 ms is fine enough.
 const MERGE_NS: i64 = 100_000_000;
 
 /// [`LossLog::push`] merges a new event only into one of this many latest events.

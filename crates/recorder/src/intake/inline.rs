@@ -14,10 +14,10 @@
 //! [`NEVER_DRY_NS`] the inserter analyzes for up to [`TURN_NS`] each time when it has stored half
 //! of its share of the ring.
 //!
-//! If the inserter is overloaded ([placement](super::placement)) and a CPU is free, the reader and
-//! its shard go to the analyzer's thread, which reads on from the same record. The inserter takes
-//! the reader and the shard back when it is no longer overloaded and the analyzer has read
-//! everything.
+//! By default, if the inserter is overloaded ([placement](super::placement)) and a CPU is free, the
+//! reader and its shard go to the analyzer's thread, which reads on from the same record. The
+//! inserter takes the reader and the shard back when it is no longer overloaded and the analyzer
+//! has read everything.
 
 use std::{
     ops::Deref,
@@ -225,7 +225,7 @@ impl Inline {
     }
 
     fn take(&mut self) {
-        // The analyzer never waits for this lock, and this thread does not wait for the analyzer.
+        // This thread does not wait for the analyzer, which has this lock while it runs the reader.
         let Some(mut place) = try_lock(&self.parts.readers.places[self.producer]) else {
             return;
         };
@@ -240,9 +240,9 @@ impl Inline {
         }
     }
 
-    /// Plain frames of one interface were stored as records from `first` on. Analyzes them if the
-    /// source is dry and there is no backlog. Ring time is their stamps less `offset_ns`. `bytes`:
-    /// approximate captured bytes of all frames.
+    /// Plain frames of one interface were stored as records from `first` on. Analyzes the frames if
+    /// the shard is here, the source is dry and there is no backlog. Ring time is their stamps less
+    /// `offset_ns`. `bytes`: approximate captured bytes of all frames.
     pub(crate) fn after_storing(
         &mut self,
         first: u64,
@@ -366,7 +366,7 @@ impl Inline {
             end_ns = now_ns;
             now_ns < until_ns && !(is_dry && poll.is_due(now_ns) && has_more() != Some(false))
         });
-        // An engine that cannot tell was dry when it was last asked.
+        // If the engine cannot tell, the source was dry when packets were last fetched.
         if is_dry && reader.looked() >= stored && has_more() != Some(true) {
             self.placement.observe_drain(true, end_ns);
         }

@@ -162,7 +162,7 @@ impl InterfaceCache {
         link_types
     }
 
-    /// The interface, or `None` for an identifier that no inserter registered.
+    /// The interface, or `None` for an identifier that is not registered.
     pub(crate) fn interface(&mut self, id: u16) -> Option<&Arc<RecordedInterface>> {
         if usize::from(id) >= self.known.len() {
             self.shared.learn(&mut self.known);

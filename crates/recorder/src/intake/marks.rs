@@ -3,8 +3,8 @@
 //!
 //! A flow becomes exempt with the first packet that matches a trigger or an open dump. A dump may
 //! open when packets of its flow are already being shed. So an inserter also asks the filters of
-//! open dumps about a packet before it sheds the packet. A dump of everything selects no particular
-//! flow and exempts no flow.
+//! open dumps, except slow filters, about a packet before it sheds the packet. A dump of everything
+//! selects no particular flow and exempts no flow.
 //!
 //! Live, marks take effect immediately. From files, marks set by dumps take effect when the
 //! inserter catches up with the analysis ([`Marks::settle`]), because the progress of the
@@ -44,8 +44,8 @@ pub(crate) struct Marks {
 
 #[derive(Debug)]
 enum MarkedFlows {
-    /// Live. Exempt flows have a separate table, from which no thread removes a flow. So a shunt
-    /// does not end an exemption, even if threads set both marks at the same time.
+    /// Live. Exempt flows have a separate table, which shunts do not change. So a shunt does not
+    /// end an exemption, even if threads set both marks at the same time.
     Shared {
         exempt: LfnTable,
         /// The ring times at which flows were shunted.

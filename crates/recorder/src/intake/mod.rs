@@ -33,7 +33,7 @@ use crate::{
     },
 };
 
-/// With this many jumps back, the stamps count as disordered; a single jump is a late packet.
+/// With this many jumps back, the stamps count as disordered; a single jump means late packets.
 const DISORDER_MIN: u64 = 2;
 
 /// The shared state of all sources.
@@ -41,7 +41,7 @@ const DISORDER_MIN: u64 = 2;
 pub(crate) struct Intake {
     pub(crate) sources: Vec<SourceIntake>,
     pub(crate) losses: LossLog,
-    /// Packets that were shed. A separate log, because there may be very many entries.
+    /// Packets that inserters shed. A separate log, because there may be very many entries.
     pub(crate) shed: LossLog,
     /// How often the stamps of a source jumped back without a step of its clock.
     pub(crate) disorder: LossLog,

@@ -3,8 +3,8 @@
 //!
 //! Inline costs least: the frames are in the cache, and no other thread is woken. R-Scope's lemma 1
 //! (section 2.1) says when inline is the better design, from rates that are known in advance. Here
-//! no rate is known. So an inserter analyzes its packets as long as it keeps up. If it does not
-//! keep up and a CPU is free, a thread takes over, with the ring as its long queue.
+//! no rate is known. So by default an inserter analyzes its packets as long as it keeps up. If it
+//! does not keep up and a CPU is free, a thread takes over, with the ring as its long queue.
 //! `docs/dev/analyzers.md` compares the rule with the lemma.
 //!
 //! **Overload.** An inserter is *dry* when its source has no packets and no packets are left for
@@ -39,8 +39,8 @@ use crate::start::config::Analyzers;
 /// to analyze, for longer than this, ns. After a rest of the engine, the time starts later, by the
 /// length of the rest.
 pub(crate) const WAITING_NS_MAX: i64 = 5_000_000;
-/// An inserter is overloaded if it stores more than one part in 16 of its share of the ring before
-/// its source has no more packets and no packets are left for the inserter to analyze.
+/// An inserter is overloaded if it has stored more than one part in 16 of its share of the ring
+/// since it was dry. After a rest of the engine, the count starts later, by the rest's length.
 const RING_SHARE: u64 = 16;
 /// How long an inserter must not have been overloaded before its shard returns, ns.
 pub(crate) const HOLD_NS: i64 = 1_000_000_000;

@@ -144,8 +144,8 @@ impl Cutoffs {
 }
 
 /// The configuration of shedding. The class of a flow is the first one whose filter matches the
-/// first packet of the flow, or that has no filter. After a change of the classes, the next packet
-/// of the flow counts instead.
+/// first packet of the flow, or that has no filter. After a change of the classes, a SYN or a long
+/// silence, the next packet of the flow counts instead.
 #[derive(Debug, Clone)]
 pub(crate) struct SheddingConfig {
     pub(crate) cutoffs: Arc<Cutoffs>,
@@ -164,7 +164,7 @@ pub(crate) struct SheddingConfig {
     pub(crate) ring_bytes: u64,
 }
 
-/// Decides which packets one inserter sheds. For one thread.
+/// Decides which packets of a live queue, or of all files, are shed. For one thread.
 #[derive(Debug)]
 pub(crate) struct Shedding {
     filters: Vec<Option<CaptureFilter>>,

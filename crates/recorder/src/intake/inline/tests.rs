@@ -159,7 +159,7 @@ impl Rig {
         self.inline.after_publish(stored, is_dry, now_ns)
     }
 
-    /// As with `analyzers = "inline"`.
+    /// From now on the shard stays in the inserter's thread, as with `analyzers = "inline"`.
     fn stay_inline(&mut self) {
         let room = AnalysisResources {
             cpus: 1,

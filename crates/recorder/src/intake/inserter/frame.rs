@@ -11,7 +11,7 @@ pub(super) fn has_tag(data: &[u8]) -> bool {
     )
 }
 
-/// A frame as it was on the wire, with the VLAN tag that the NIC removed.
+/// A frame as it was on the wire, with the VLAN tag that the NIC or the kernel removed.
 #[derive(Debug)]
 pub(crate) struct WireFrame<'a> {
     head: &'a [u8],
@@ -91,7 +91,7 @@ impl<'a> WireFrame<'a> {
     }
 }
 
-/// Copies of frames, with the tags that the NIC removed.
+/// Copies of frames, with the tags that the NIC or the kernel removed.
 #[derive(Debug, Default)]
 pub(super) struct PutBack {
     memory: Vec<u8>,

@@ -12,8 +12,7 @@ use crate::control::ring_time::Moment;
 /// For this time after a step, ns, frames may still arrive that were stamped before the step. The
 /// CPU that stamped such a frame may have been delayed.
 const STEP_SETTLE_NS: i64 = 2_000_000_000;
-/// Largest age of an engine's statement about the present, ns. An offset that implies a larger age
-/// is wrong.
+/// Largest plausible age of an engine's statement about the present, ns.
 const FRESH_NS: i64 = 1_000_000_000;
 /// A stamp or a statement may be later than `now` by at most this time, ns: two readings of a clock
 /// are at different moments.
@@ -122,10 +121,10 @@ impl HostStamps {
         }
     }
 
-    /// The ring time of an engine's statement about the present or just before: a watermark, or the
-    /// age of counters. Around a step, several offsets are possible. If exactly one ring time of
-    /// these offsets is fresh ([`FRESH_NS`]), it counts; otherwise the earliest ring time. The
-    /// result is never later than `now`.
+    /// The ring time of an engine's statement about the present or just before: a watermark, the
+    /// age of counters, or a stamp. Around a step, several offsets are possible. If exactly one
+    /// ring time of these offsets is fresh ([`FRESH_NS`]), it counts; otherwise the earliest ring
+    /// time. The result is never later than `now`.
     pub(super) fn ring_ns(&self, stamp_ns: i64, now: Moment) -> i64 {
         let before = self.before.filter(|(_, until_ns)| now.mono_ns <= *until_ns);
         let before_ns = before.map_or(self.applied_ns, |(before_ns, _)| before_ns);

@@ -12,8 +12,8 @@ use crate::{
     intake::{inline::Inline, placement::WAITING_NS_MAX, shedding::Shedding},
 };
 
-/// Longest wait of an inserter for its source while no dump needs its watermark: on a silent link,
-/// and, if the inserter analyzes its packets, on a link without hits. A dump that opens meanwhile
+/// Longest wait that an inserter grants its source while no dump needs its watermark: on a silent
+/// link and, if the inserter analyzes its packets, one without hits. A dump that opens meanwhile
 /// gets no watermark of this inserter until the wait ends. If the dump's window ends earlier, the
 /// monotonic clock closes the window `WINDOW_GRACE` after its end. `WINDOW_GRACE` is longer than an
 /// engine holds packets back.
@@ -34,9 +34,9 @@ const COUNTERS_PERIOD_NS: i64 = 10_000_000;
 /// reading of AF_PACKET's counters takes several system calls, 50 µs if the CPU was asleep: as long
 /// as a thousand small packets. Losses between two readings have no more precise time.
 const UNAWAITED_COUNTERS_PERIOD_NS: i64 = 100_000_000;
-/// After this time without a publication and a watermark, ns, an inserter ends its step even if the
-/// source never runs dry. The ring publishes by itself after 128 KiB or 4096 records, which small
-/// bursts fill slowly.
+/// After about this time, ns, an inserter ends its turn for a queue, even if the source never runs
+/// dry. The next queue follows, or the end of the step, which publishes. The ring publishes by
+/// itself after 128 KiB or 4096 records, which small bursts fill slowly.
 const PUBLICATION_PERIOD_NS: i64 = 1_000_000;
 
 /// A queue that an inserter serves.
@@ -251,7 +251,7 @@ impl LiveInserter {
         now
     }
 
-    /// Takes a queue's events, and reads its counters if they are old.
+    /// Takes a queue's events, applies changes of shedding, and reads counters that are old.
     fn attend(&mut self, index: usize, is_awaited: bool) {
         let now_ns = self.now_ns;
         let member = &mut self.members[index];

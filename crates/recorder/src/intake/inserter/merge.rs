@@ -104,9 +104,9 @@ impl MergeInserter {
         self.files.into_iter().filter_map(end).collect()
     }
 
-    /// Stores the frames of one queue up to the next frame of another. Returns `false` when all
-    /// files have ended, when they are drained after a stop, or when `-c` or `--duration` is
-    /// reached.
+    /// Stores frames of one queue that come before the next frame of another. Returns `false` when
+    /// all files have ended, when they are drained after a stop, or when a frame is beyond `-c` or
+    /// `--duration`.
     fn step(&mut self) -> bool {
         self.draining |= self.parts.common.control.stopping();
         for index in 0..self.files.len() {

@@ -18,7 +18,7 @@ use crate::{
     start::config::Config,
 };
 
-/// Longest wait of an inserter for its source while the inserter's watermark or counters are
+/// Longest wait that an inserter grants its source while the inserter's watermark or counters are
 /// needed. During the wait neither advances.
 pub(super) const SOURCE_WAIT: Duration = Duration::from_millis(8);
 

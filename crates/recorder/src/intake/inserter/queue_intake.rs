@@ -61,7 +61,7 @@ pub(crate) struct QueueIntake {
 enum ToRingTime {
     /// Stamps are ring time already, because the generator's clock is never set.
     Steady,
-    /// The stamps are from the system's clock, or were converted to this clock.
+    /// The stamps are from, converted to, or in agreement with the system's clock.
     Host(HostStamps),
     /// The stamps of a file, or of another clock, judged by their sequence.
     Judged(StepLookahead),

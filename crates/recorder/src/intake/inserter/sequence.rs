@@ -6,10 +6,10 @@
 //! packets without a believed step are late. A window with at least two such late runs is reported
 //! as in disorder. A jump forward is silence.
 
-/// Packets that are needed to believe a step.
+/// Number of old packets that are needed to believe a step.
 const PACKETS_MIN: u64 = 64;
 
-/// The stamps of one source.
+/// The stamps of one queue.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     hold_ns: i64,

@@ -47,7 +47,7 @@ pub(super) struct FrameStep {
     pub(super) offset_ns: i64,
     /// By how much the clock was set, ns.
     pub(super) step_ns: i64,
-    /// The first frame after the step.
+    /// Index of the first frame after the step, in the current burst or its copy.
     pub(super) first: usize,
     /// Live: packets after the step that arrived before it was believed, and are stored as if there
     /// were no step. From files, such packets were reported when the wait for the step was given
