@@ -3,12 +3,12 @@
 //!
 //! To read a ring, a query needs no work of the recorder's threads. It reads the ring's memory, the
 //! *region*, bucket by bucket ([`Attached`]). The query keeps only the matching packets of each
-//! bucket until their turn (`query/merge.rs`). So memory depends on the answer, not on the ring.
+//! bucket until their turn (`query/merge.rs`). So memory depends mostly on the answer.
 //!
-//! Each producer numbers its records. The numbers show which records were overwritten, are torn, or
-//! were not published (`query/contents.rs`). The region does not show losses before the ring, at
-//! intake: a recorder knows these only for its own ring ([`RecorderHandle::query`]). Everything in
-//! a region is untrusted input.
+//! Each producer numbers its records. The numbers show which records were overwritten or are lost,
+//! and watermarks show up to when all are published (`query/contents.rs`). The region does not show
+//! losses before the ring, at intake: a recorder knows these only for its own ring
+//! ([`RecorderHandle::query`]). Everything in a region is untrusted input.
 //!
 //! | file | contents |
 //! |---|---|
@@ -99,12 +99,12 @@ pub struct Query {
     /// Only packets of interfaces with these names; empty: of all interfaces.
     pub interfaces: Vec<String>,
     /// First stamp, ns since the UNIX epoch. `None`: `last_ns` sets the start; without `last_ns`,
-    /// the window begins where the ring is complete.
+    /// the window usually begins where the ring is complete.
     pub from_ns: Option<i64>,
     /// Last stamp, included; `None`: no end.
     pub to_ns: Option<i64>,
     /// If `from_ns` is not given: the window begins this many ns before the latest time that the
-    /// recorder knew. While the recorder runs, that time is at most some tens of milliseconds ago.
+    /// recorder knew. While the recorder runs, that time is usually some tens of milliseconds ago.
     pub last_ns: Option<i64>,
     /// Maximum number of packets.
     pub limit_packets: Option<u64>,
@@ -294,9 +294,9 @@ impl QueryAnswer {
         Self { catalog, ..self }
     }
 
-    /// The dumps that may have packets of the window that left the ring. `None`: the query did not
-    /// ask for dumps, or no part of the window is before the ring. Also `None` if no packet of the
-    /// window was overwritten, and no other recording has dumps of that time.
+    /// The dumps that may have packets of the window that left the ring. `None`: the query takes no
+    /// packets from dumps, or no part of the window is before the ring. Also `None` if no packet of
+    /// the window was overwritten, and no other recording has dumps of that time.
     fn dumped(&self) -> Option<DumpReader> {
         let catalog = self.catalog.as_ref()?;
         let recorder = self.recorder.as_ref().and_then(Weak::upgrade);

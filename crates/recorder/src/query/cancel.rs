@@ -28,7 +28,7 @@ struct CancelState {
 impl Cancel {
     /// Ends the answers that got this object with
     /// [`QueryAnswer::until`](crate::QueryAnswer::until), before they give the next packet or read
-    /// the ring again.
+    /// the next bucket.
     pub fn cancel(&self) {
         let _waiting = lock(&self.0.waiting);
         self.0.is_cancelled.store(true, Ordering::SeqCst);

@@ -54,8 +54,8 @@ struct ProducerContents {
     evicted_to_ns: i64,
     /// Number of records that should be in a bucket, but are not.
     lost: u64,
-    /// All records of this time or later are in the ring, ns. `None`: the ring has no records of
-    /// the producer, and no record was overwritten.
+    /// Unless the ring is damaged, it has all records of this time or later, ns. `None`: the ring
+    /// has no records of the producer, and no record was overwritten.
     whole_from_ns: Option<i64>,
     /// Largest time in the producer's buckets, ns.
     newest_ns: Option<i64>,
@@ -160,7 +160,7 @@ impl RegionContents {
     }
 
     /// The window of a query, from the fields of [`Query`](super::Query). Without `from_ns` and
-    /// `last_ns`, the window begins where the records of every producer are complete.
+    /// `last_ns`, the window usually begins where the records of every producer are complete.
     pub(super) fn window(
         &self,
         from_ns: Option<i64>,
@@ -208,7 +208,7 @@ impl RegionContents {
     }
 
     /// Stamp up to which all packets are known, ns: every producer that has not ended promised to
-    /// store nothing older. `None`: all producers ended. `i64::MIN`: a producer promised nothing.
+    /// store nothing older. `None`: no producer goes on. `i64::MIN`: a producer promised nothing.
     fn known_to_ns(&self) -> Option<i64> {
         let going_on = self
             .producers
@@ -260,8 +260,8 @@ impl RegionContents {
         self.producers.iter().filter_map(stamp).max()
     }
 
-    /// The stamp up to which all packets are known; if that is unknown, the stamp of the newest
-    /// packet.
+    /// The stamp up to which watermarks promise that all packets are known; without such a promise,
+    /// the stamp of the newest packet.
     pub(super) fn end_ns(&self) -> Option<i64> {
         let known_ns = self.known_to_ns().filter(|ns| *ns != i64::MIN);
         known_ns.or(self.newest_ns())

@@ -18,7 +18,7 @@ use crate::{control::lock, dump::stream::hexadecimal};
 /// A packet, its bytes and its interface.
 type CapturedPacket<'f> = (RecordMeta, &'f [u8], &'f FileInterface);
 
-/// A capture file whose length and SHA-256 are checked at its end.
+/// A capture file whose length and, if known, SHA-256 are checked at its end.
 pub(super) struct CheckedCaptureFile {
     reader: CaptureReader<HashedFile>,
     digest: Arc<Mutex<Sha256>>,

@@ -49,7 +49,7 @@ const PIECES_BYTES_MAX: usize = 64 << 20;
 const TOO_MANY_ALIKE: &str = "it has more packets of one time stamp than fit into memory";
 const CUT: &str =
     "its packets have no IDs: those of times that the ring or other dumps have too are left out";
-/// Maximum number of interfaces of an answer, those of the ring and of dumps together.
+/// If the ring and dumps have this many interfaces together, dumps cannot add another interface.
 const INTERFACES_MAX: usize = 4096;
 const TOO_MANY_INTERFACES: &str = "it has more interfaces than an answer may have";
 /// Maximum number of dumps that the report lists, and of time ranges that no dump covers.
@@ -96,7 +96,7 @@ struct DumpSource {
     read: u64,
     packets: u64,
     /// Packets in the answer that have fewer bytes than the query and the snap length of their
-    /// interface allow. Counted only for dumps of other recordings.
+    /// interface allow. Counted only for dumps without `claims`.
     snapped: u64,
     fault: Option<String>,
 }
@@ -109,8 +109,8 @@ enum DumpSourceState {
 }
 
 impl DumpReader {
-    /// Finds the dumps that may have packets of these stamps. Dumps of this recording are needed
-    /// only if the ring `has_evicted` packets. The ring has no packet before `ring_ns`.
+    /// Finds the dumps that may have packets of these stamps. Dumps with `claims` are needed only
+    /// if the ring `has_evicted` packets. The ring has no packet before `ring_ns`.
     pub(super) fn new(
         catalog: &Arc<dyn DumpCatalog>,
         wanted: StampRange,
@@ -122,7 +122,7 @@ impl DumpReader {
             Err(why) => (Vec::new(), Some(why)),
         };
         found.retain(|dump| has_evicted || dump.claims.is_none());
-        // In the order of windows. If windows are equal, dumps of this recording come first.
+        // In the order of windows. If windows are equal, dumps with `claims` come first.
         found.sort_by_cached_key(|dump| (dump.span, dump.claims.is_none(), dump.id.clone()));
         let named = found.iter().filter(|dump| dump.recording.is_some());
         let first_ns = named.map(|dump| dump.span.0).fold(ring_ns, i64::min);
@@ -224,7 +224,7 @@ impl DumpReader {
     }
 
     /// Reads the packets of the next time in a dump, and opens the dump before its first packet.
-    /// Returns an empty piece at the end of the dump.
+    /// Returns an empty piece at the end of the dump, or after an error.
     pub(super) fn fill(
         &mut self,
         index: usize,
@@ -383,7 +383,7 @@ impl DumpReader {
         claims.filter(|(from_ns, to_ns)| from_ns <= to_ns).collect()
     }
 
-    /// Adds losses because of dumps of other recordings.
+    /// Adds losses because of dumps without `claims`, which are usually of other recordings.
     pub(super) fn add_losses(&self, window: &QueryWindow, losses: &mut QueryLosses) {
         let (from_ns, to_ns) = (
             self.wanted.0.max(window.all().0),

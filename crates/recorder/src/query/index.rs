@@ -3,12 +3,12 @@
 //! A closed bucket may have two Bloom filters: one of the addresses of its packets, and one of
 //! their Community IDs. The first query that reads the bucket and needs such a filter makes it from
 //! its copy of the bucket, so that no inserter spends time on filters. The next query that needs an
-//! address or an ID asks the filter before it reads the bucket. It skips the bucket if the filter
-//! shows that the bucket cannot have the packet. No packet is missed: a Bloom filter has no false
-//! negatives, and a bucket has no filter of addresses if [`hosts_of`] cannot read all of its
-//! packets. A filter with more than 10 % false positives is dropped, and queries always read its
-//! bucket. A query makes at most one filter of a bucket: that of Community IDs if the query asks
-//! for an ID.
+//! address or an ID asks the filter before it reads the bucket. It skips a bucket within its window
+//! if the filter shows that the bucket cannot have the packet. No packet is missed: a Bloom filter
+//! has no false negatives, and a bucket has no filter of addresses if [`hosts_of`] cannot read all
+//! of its packets. A filter with more than 10 % false positives is dropped, and queries always read
+//! its bucket. A query makes at most one filter of a bucket: that of Community IDs if the query
+//! asks for an ID.
 //!
 //! Both filters together take at most 2 % of a bucket. The ring is smaller by that
 //! ([`ring_bytes`]). A filter is of one generation of its bucket, so nobody has to reset it when

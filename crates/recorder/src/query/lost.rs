@@ -20,7 +20,7 @@ pub(super) fn lost_before_the_ring(
     } else {
         recorder.ring_times(window.all())
     };
-    // Merges ranges that overlap or touch.
+    // Merges ranges that overlap.
     parts.sort_unstable();
     parts.dedup_by(|next, before| {
         let touches = next.0 <= before.1;

@@ -88,7 +88,7 @@ pub(super) struct AnswerMerge {
     pub(super) disordered: u64,
 }
 
-/// Pieces of dumps have numbers from here on: first dumps of this recording, then other dumps.
+/// Pieces of dumps have numbers from here on: first dumps in the recorder's log, then other dumps.
 /// Pieces of the ring have smaller numbers, so a packet of the ring is before its copies in dumps.
 const OWN_DUMPS: u64 = 1 << 62;
 const OTHER_DUMPS: u64 = 1 << 63;
@@ -161,7 +161,7 @@ impl AnswerMerge {
     }
 
     /// Adds a dump. Its first packet has ring time `from_ns` or a later ring time. `is_own`: the
-    /// dump is of this recording.
+    /// dump is in the recorder's log.
     pub(super) fn add_dump(&mut self, from_ns: i64, dump: usize, is_own: bool) {
         let number = if is_own { OWN_DUMPS } else { OTHER_DUMPS } | dump as u64;
         let first = (from_ns, 0, 0, 0);

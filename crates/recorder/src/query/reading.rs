@@ -2,9 +2,9 @@
 //!
 //! A pass visits the buckets by their smallest time, and takes the matching packets out of each
 //! bucket. It gives out a packet when no older packet can follow. In a follow these are the packets
-//! before the watermarks of all producers that have a watermark. So a follow has the same order as
-//! a later answer, and a client may continue after any packet (`resume.rs`). The next pass of a
-//! follow skips the records of an open bucket that an earlier pass has read.
+//! before the watermarks of all producers that have a watermark. So a follow usually has the same
+//! order as a later answer, and a client may continue after any packet (`resume.rs`). The next pass
+//! of a follow skips the records of an open bucket that an earlier pass has read.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use super::{
 use crate::intake::InterfaceCounts;
 
 /// Interval at which a follow checks for packets. On a silent link, an inserter publishes its
-/// progress at least every 40 ms.
+/// progress about every 40 ms, or more often.
 const FOLLOW_LOOK: Duration = Duration::from_millis(10);
 /// After a check that finds no new records, a follow waits at least this many times as long as the
 /// check took, but at most 1 s. So checks of a region with very many buckets take about a twentieth

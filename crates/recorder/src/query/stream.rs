@@ -2,9 +2,9 @@
 //!
 //! Programs that read a pipe (tcpdump, tshark, capinfos) miscount custom blocks and a second
 //! section. So the verdict is a comment of the last packet. Each packet waits here until the next
-//! packet follows or the answer ends; in a follow, not longer than about 200 ms. As JSON the
-//! verdict is also in each interface's statistics at the end. A follow also writes statistics every
-//! second.
+//! packet follows or the answer ends; in a follow, usually not longer than about 200 ms. As JSON
+//! the verdict is also in each interface's statistics at the end. A follow also writes statistics
+//! about every second.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
