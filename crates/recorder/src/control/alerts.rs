@@ -136,7 +136,7 @@ impl AlertOutcome {
         }
     }
 
-    /// Whether no dump has a packet of the alert.
+    /// Whether the alert has no dump, or its dump has no packet.
     #[must_use]
     pub fn is_unmatched(self) -> bool {
         !matches!(self, Self::Dump | Self::Joined)
@@ -219,7 +219,7 @@ impl AlertCounts {
         acted.iter().map(|outcome| self.of(*outcome)).sum()
     }
 
-    /// Number of alerts without a packet in a dump.
+    /// Number of alerts that have no dump, or whose dump has no packet.
     #[must_use]
     pub fn unmatched(&self) -> u64 {
         let unmatched = AlertOutcome::ALL.into_iter();

@@ -85,7 +85,7 @@ impl Change {
         }
     }
 
-    /// Adds the target: for example the name of a rule. Keeps the first 1024 bytes.
+    /// Adds the target: for example the name of a rule. Keeps at most the first 1024 bytes.
     #[must_use]
     pub fn of(self, target: &str) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl Change {
         }
     }
 
-    /// Adds an expression or a report. Keeps the first 1024 bytes.
+    /// Adds an expression or a report. Keeps at most the first 1024 bytes.
     #[must_use]
     pub fn with(self, detail: &str) -> Self {
         Self {

@@ -61,7 +61,7 @@ pub(crate) enum AnalyzerCommand {
         changes: Vec<RuleChange>,
         /// New requests of the rules with these numbers.
         requests: Vec<(usize, TriggerRequest)>,
-        /// New settings for all that requests leave out.
+        /// New settings; `None`: the settings stay.
         settings: Option<Box<Settings>>,
         reply: SyncSender<()>,
     },
@@ -73,7 +73,7 @@ pub(crate) struct Settings {
     /// The window of a trigger that sets no window.
     pub(crate) window: DumpWindow,
     pub(crate) limits: SharedLimits,
-    /// The dump expression of a manual trigger.
+    /// The dump expression of a manual trigger that sets no expression.
     pub(crate) manual: DumpExpression,
 }
 

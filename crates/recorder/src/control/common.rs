@@ -57,7 +57,7 @@ pub(crate) struct RecorderShared {
     pub(crate) trigger_ages: TriggerAges,
     /// The counters of alerts.
     pub(crate) alerts: AlertCounters,
-    /// The times of the last triggers.
+    /// The trigger times of the last dumps.
     pub(crate) triggers: TriggerLog,
     /// The peaks of the ring's buckets, for timelines.
     pub(crate) peaks: PeakCache,

@@ -1,8 +1,8 @@
 //! The distribution of durations, in fixed memory.
 //!
 //! There are eight steps to a power of two: [`Durations::quantile`] never returns less than the
-//! recorded value, and at most an eighth more. The 496 counters, 4 KiB, represent any number of
-//! nanoseconds, so nothing is cut off at either end.
+//! recorded value, and at most an eighth more. The 496 counters, 3,968 bytes, represent any number
+//! of nanoseconds, so nothing is cut off at either end.
 
 use std::{
     array,

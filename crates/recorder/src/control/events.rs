@@ -1,7 +1,7 @@
 //! Events of a recorder: a feed of the last events, each with a number. A listener that is too slow
 //! learns how many events it missed. A sender never waits for listeners, with two exceptions. The
 //! analyzer waits briefly for a listener that writes events to a file. A sender that wakes a
-//! listener takes the mutex with which the listener goes to sleep.
+//! listener takes a mutex that the listener also takes, for example to go to sleep.
 
 use std::{
     net::SocketAddr,
@@ -34,8 +34,8 @@ use crate::{
 /// Number of events that the feed keeps. A slow listener learns only how many older events it
 /// missed.
 const KEPT: usize = 1024;
-/// The most checks, at intervals of [`PATIENCE_LOOK`], whether the listener that writes to a file
-/// has made room. Then the analyzer overwrites the oldest event.
+/// Maximum number of checks, at intervals of [`PATIENCE_LOOK`], whether the listener that writes to
+/// a file has made room. Then the analyzer overwrites the oldest event.
 const PATIENCE_LOOKS: u32 = 20;
 const PATIENCE_LOOK: Duration = Duration::from_micros(500);
 
@@ -50,7 +50,7 @@ pub enum RecorderEvent {
         /// The expression of the trigger rule, the name of the script or module, `alert` or
         /// `manual`. If a command triggered a rule, the name of the rule.
         rule: String,
-        /// Time stamp of the trigger packet, of the alert, or of the command, ns since the epoch.
+        /// Time stamp of the trigger packet or alert, or the command's time, ns since the epoch.
         trigger_ns: i64,
         /// The filled-in dump expression; empty: everything.
         expression: String,
@@ -63,13 +63,13 @@ pub enum RecorderEvent {
     Compressed(DumpReport),
     /// A dump's files were deleted.
     Deleted(DeletedDump),
-    /// A dump's command ended.
+    /// A dump's command ended, or was not run.
     Posted(PostResult),
     /// A sentence for the user.
     Notice(String),
     /// The outcome of an IDS alert: it has a dump, it was refused, or its dump has no packet.
     Alert(AlertNews),
-    /// Packets were given to a client, or a client's query failed.
+    /// Packets were given to a client, or a client's request for packets failed.
     Exported(Export),
     /// A change by a client or by a reload, or a failed reload.
     Changed(Change),
@@ -159,7 +159,7 @@ pub struct Missed {
     pub compressed: u64,
     /// Dumps whose files were deleted.
     pub deleted: u64,
-    /// Commands of dumps that ended.
+    /// Results of dumps' commands.
     pub posted: u64,
     /// Messages for the user.
     pub notices: u64,
@@ -167,7 +167,7 @@ pub struct Missed {
     pub alerts: u64,
     /// Exports of packets.
     pub exports: u64,
-    /// Changes by clients.
+    /// Changes by clients and reloads, and failed reloads.
     pub changes: u64,
     /// Events about refusals.
     pub refusals: u64,
@@ -233,7 +233,7 @@ pub(crate) struct EventLog {
     news: Condvar,
     /// Wakes the [holding](Subscription::hold) listener, which may be waiting for flows.
     holder: Mutex<FlowWaker>,
-    /// No [`Events`] is left.
+    /// Whether all [`Events`] are dropped.
     is_closed: AtomicBool,
     /// The next event number of the holding listener when the analyzer last waited in vain.
     waited_for: AtomicU64,
@@ -276,7 +276,7 @@ impl Events {
         }))))
     }
 
-    /// Sends an event, and never waits for listeners.
+    /// Sends an event without waiting until listeners read the event.
     pub(crate) fn tell(&self, event: RecorderEvent) {
         self.0.0.tell(event);
     }
@@ -321,8 +321,8 @@ impl StoreListener for Events {
 }
 
 impl EventLog {
-    /// Sends an event, and never waits for listeners. A caller that has only the log and no
-    /// [`Events`] may call this even after the log was closed.
+    /// Sends an event without waiting until listeners read the event. A caller that has only the
+    /// log and no [`Events`] may call this even after the log was closed.
     pub(crate) fn tell(&self, event: RecorderEvent) {
         let unread = self.feed.push(Arc::new(event));
         self.wake(unread);

@@ -152,7 +152,7 @@ impl Suppressed {
     }
 }
 
-/// Most suppressed hits whose times a sidecar lists. The sidecar counts all suppressed hits.
+/// Maximum number of hits whose times a sidecar lists; the sidecar counts all suppressed hits.
 const SUPPRESSED_LISTED: usize = 1000;
 
 /// Why a hit that belongs to no open dump started no dump.

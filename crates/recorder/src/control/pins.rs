@@ -14,7 +14,7 @@ use retroscope_ring::{Reservation, Ring};
 
 use crate::{control::lock, start::handle::CommandError};
 
-/// Largest number of pins.
+/// Maximum number of pins at once.
 const PINS_MAX: usize = 64;
 
 /// All pins, by name. Any thread may change pins; the analyzer reports fallen ones.
@@ -101,9 +101,9 @@ impl Default for Pins {
 }
 
 impl Pins {
-    /// Pins a time range. If a pin of this name exists, the new pin replaces it, and both time
-    /// ranges are protected meanwhile. If both pins have the same times and a lease, and the old
-    /// pin has not fallen, only the lease changes. `now_ns`: the monotonic clock.
+    /// Pins a time range. Unless `is_new`, the new pin replaces an existing pin of this name; until
+    /// then, both time ranges are protected. If both pins have the same times and a lease, and the
+    /// old pin has not fallen, only the lease changes. `now_ns`: the monotonic clock.
     pub(crate) fn put(
         &self,
         ring: &Ring,
@@ -204,7 +204,7 @@ impl Pins {
     }
 
     /// First and last stamp, ns, of each range of which the ring has all packets because of a pin,
-    /// at `now_ns` of the monotonic clock. The ranges are wrong after a step of the packets' clock.
+    /// at `now_ns` of the monotonic clock. The ranges may be wrong after a clock step.
     pub(crate) fn whole(&self, now_ns: i64) -> Vec<(i64, i64)> {
         let pins = self.current(now_ns);
         let whole = pins.values().filter(|pinned| pinned.is_whole());
@@ -236,7 +236,7 @@ impl Pinned {
         self.pin.has_fallen || self.reservations.iter().any(Reservation::has_fallen)
     }
 
-    /// Whether the ring has overwritten no packet of the pin's range.
+    /// Whether the ring is known to have overwritten no packet of the pin's range.
     fn is_whole(&self) -> bool {
         let mut before = self.reservations.iter().map(Reservation::evicted_before);
         !self.has_fallen() && before.all(|it| it.packets == 0 && it.unknown_before_ns.is_none())

@@ -1,4 +1,4 @@
-//! The progress of each thread, for other threads.
+//! Progress of the analyzer and the dumper, and requests to stop, for other threads.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::control::{hits::HitCounts, lock};
 pub(crate) struct Reach {
     /// By producer, the first record that may not be read yet.
     pub(crate) limits: Vec<u64>,
-    /// Producers that promise watermarks will add no packet older than this, ns.
+    /// Producers that promise watermarks add no packet older than this, except late packets, ns.
     pub(crate) frontier_ns: i64,
     /// By producer, whether it promises watermarks. Offline all producers do.
     promises: Vec<bool>,
@@ -81,7 +81,7 @@ impl Reach {
         }
     }
 
-    /// Whether the producer promises watermarks, so that its packets arrive in time.
+    /// Whether the producer promises watermarks.
     pub(crate) fn is_promised(&self, producer: usize) -> bool {
         self.promises.get(producer).copied().unwrap_or(true)
     }
@@ -116,9 +116,9 @@ pub(crate) struct AnalyzerReading {
     pub(crate) clock_steps: u64,
 }
 
-/// The reading ledger, and counters for status lines. The analyzer writes all fields unless a field
-/// says otherwise. Apart from the ledger, no number is ordered with another. Aligned to separate
-/// cache lines, because inserters read the neighbouring fields with each burst.
+/// The reading ledger, and counters for other threads. The analyzer writes all fields unless a
+/// field says otherwise. Apart from the ledger, no number is ordered with another. Aligned to
+/// separate cache lines, because inserters read the neighbouring fields with each burst.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct AnalyzerCounters {
@@ -134,14 +134,14 @@ pub(crate) struct AnalyzerCounters {
     pub(crate) closed_dumps: AtomicU64,
     /// Dumps that the dumper has finished; written by the dumper.
     pub(crate) finished_dumps: AtomicU64,
-    /// Bytes of packets that are copied for dumps and not written yet. Changed by the dumper and by
-    /// the threads that write dumps.
+    /// Bytes that are encoded for dumps and not written yet, rounded up. Changed by the dumper and
+    /// by the threads that write dumps.
     pub(crate) copied_bytes: Arc<AtomicUsize>,
 }
 
 impl AnalyzerCounters {
-    /// The reading ledger, all of one moment. The number of stored packets must be read afterwards,
-    /// so that it includes all packets of the ledger.
+    /// The reading ledger, all of one moment. A number of stored packets that is read afterwards
+    /// includes the ledger's packets, except packets that inserters are about to publish.
     pub(crate) fn reading(&self) -> AnalyzerReading {
         *lock(&self.reading)
     }
@@ -217,8 +217,8 @@ impl DumpCosts {
     }
 }
 
-/// Requests to stop, which the threads read. The flags order no other data. They are SeqCst for
-/// simplicity, and read at most once for each burst or chunk of packets.
+/// Requests to stop, which the threads read. The flags order no other data, and are SeqCst for
+/// simplicity. Inserters and analyzers read a flag at most once a burst or chunk of packets.
 #[derive(Debug, Default)]
 pub(crate) struct StopControl {
     stop: AtomicBool,

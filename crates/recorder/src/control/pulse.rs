@@ -1,5 +1,5 @@
-//! Liveness of the threads of the data path. Each thread increments a number with every turn of its
-//! loop, even without packets.
+//! Liveness of the threads of the data path. Each thread, except an inserter of files, increments a
+//! number with every turn of its loop, even without packets.
 
 use std::sync::{
     Arc, Mutex, Weak,
@@ -24,7 +24,7 @@ impl ThreadPulse {
     }
 }
 
-/// The pulses of all threads.
+/// The pulses of the threads of the data path.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadPulses(Mutex<Vec<ListedThread>>);
 
@@ -32,7 +32,7 @@ pub(crate) struct ThreadPulses(Mutex<Vec<ListedThread>>);
 struct ListedThread {
     name: String,
     turns: Weak<AtomicU64>,
-    /// The kernel's number of the thread; `None`: the thread does not run yet.
+    /// The kernel's number of the thread; `None`: no thread has called [`ThreadPulses::enter`].
     id: Option<u32>,
 }
 

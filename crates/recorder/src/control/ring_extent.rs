@@ -52,7 +52,7 @@ mod tests {
         // The ring has a packet from before the recording began, apparently stamped by another
         // clock.
         assert_eq!(held(Some(80), None).gone(90), None);
-        // The link was silent: nothing was overwritten, and the ring has only later packets.
+        // The link was silent: nothing was overwritten, and the ring is empty or has later packets.
         assert_eq!(held(None, None).gone(100), None);
         assert_eq!(held(Some(300), None).gone(150), None);
         let gone = |end_ns| held(Some(300), Some(200)).gone(end_ns);

@@ -1,9 +1,9 @@
 //! Ring time: what stamps would be if no clock was ever set.
 //!
-//! The ring orders packets by ring time. Windows, watermarks and losses are in ring time too. So a
-//! clock that is set during the recording neither ends nor prolongs a window, and makes no packet
-//! old. A stamp is ring time plus the *offset* of its clock: the sum of the steps of this clock.
-//! The ring keeps the offsets of its records ([`retroscope_ring::Step`]); files get stamps again.
+//! Records in the ring, windows, watermarks and losses have ring time. So a clock that is set by
+//! more than 100 ms usually neither ends nor prolongs a window, and makes no packet old. A stamp
+//! is ring time plus the *offset* of its clock: the sum of the steps of this clock. The ring keeps
+//! the offsets of its records ([`retroscope_ring::Step`]); files get stamps again.
 //!
 //! A step of the system's clock shows as a difference to the monotonic clock, which cannot be set;
 //! both are slewed alike (clock_gettime(2)). In stamps of files and of other machines' clocks,
@@ -22,7 +22,7 @@ use crate::control::{
     time::{rfc3339, seconds},
 };
 
-/// Recent steps that verdicts may still name.
+/// Maximum number of recent steps that are kept, for verdicts and conversions of times.
 const STEPS_KEPT: usize = 256;
 
 /// The present, in ring time.
@@ -98,7 +98,7 @@ impl RingClock {
         Arc::clone(&self.clock)
     }
 
-    /// Reads the clocks, and detects a step. Any thread may call this, once a burst at most.
+    /// Reads the clocks, and detects a step. Any thread may call this, but not for each packet.
     pub(crate) fn now(&self) -> Moment {
         self.moment(self.clock.now())
     }

@@ -36,8 +36,8 @@ struct ScanProgress {
 pub struct RuleScanStatus {
     /// The time before the rule that the scan tries.
     pub past: Duration,
-    /// `None`: the scan runs. Otherwise whether the scan has tried all packets of its time that the
-    /// ring had.
+    /// `None`: the scan runs. Otherwise whether the scan reached its end. `report` names packets
+    /// that the ring overwrote meanwhile.
     pub is_whole: Option<bool>,
     /// Packets that the scan found to match.
     pub hits: u64,
@@ -47,7 +47,7 @@ pub struct RuleScanStatus {
     pub waited: u64,
     /// Why the scan ended early.
     pub why: Option<String>,
-    /// The report of the query that reads the ring. `None`: the scan runs, or has read nothing.
+    /// The report of the query that reads the ring. `None`: the scan runs, or its query failed.
     pub report: Option<Box<QueryReport>>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct ScanBounds {
     starts: Vec<Vec<u64>>,
     is_divided: bool,
     scan: Arc<RuleScan>,
-    /// The scan ends at this time of the monotonic clock, ns.
+    /// The scan ends at this time of the monotonic clock at the latest, ns.
     end_ns: i64,
 }
 
@@ -154,7 +154,7 @@ impl RuleScan {
         self.moved.notify_all();
     }
 
-    /// Waits until all shards have the rule. The scan ends at `end_ns` of the monotonic clock.
+    /// Waits until all shards have the rule. `end_ns`: latest end of the scan, monotonic clock.
     /// `None`: the shards take longer than `wait`, or the scan was stopped.
     pub(crate) fn bounds(self: &Arc<Self>, wait: Duration, end_ns: i64) -> Option<ScanBounds> {
         let is_waiting = |progress: &mut ScanProgress| {

@@ -1,5 +1,5 @@
-//! What each thread of a live recording has done: its processor time, and the packets that it
-//! stored or that were analyzed in its shard.
+//! For each thread of a live data path: its processor time, and the packets that the thread stored
+//! or that were analyzed in its shard.
 
 use std::{
     fs,
@@ -27,8 +27,8 @@ pub struct ThreadStatus {
     pub cpu: Option<Duration>,
     /// Packets that the thread stored in the ring; `None`: the thread does not capture.
     pub stored: Option<u64>,
-    /// The packets that the thread analyzes; `None`: the thread has no packets of its own to
-    /// analyze.
+    /// The packets of the thread's shard, although another thread may analyze some; `None`: the
+    /// thread has no shard.
     pub analysis: Option<AnalysisLedger>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct ShardCounters {
     /// With a reader: number of packets of the shard that were overwritten before the reader read
     /// them, as far as known.
     pub(crate) missed: AtomicU64,
-    /// The longest time between two looks at the clock while packets were analyzed, since
+    /// The longest time between two readings of the clock while packets were analyzed, since
     /// [`Self::take_longest_ns`], ns. Slow packets are analyzed one at a time.
     pub(crate) longest_ns: AtomicI64,
     /// The largest result of [`Self::take_longest_ns`] until now, ns.
@@ -67,7 +67,7 @@ pub(crate) struct ShardCounters {
 }
 
 impl ShardCounters {
-    /// The longest time between two looks at the clock since the last call, ns.
+    /// The longest time between two readings of the clock since the last call, ns.
     pub(crate) fn take_longest_ns(&self) -> i64 {
         let longest_ns = self.longest_ns.swap(0, Relaxed);
         self.longest_before_ns.fetch_max(longest_ns, Relaxed);

@@ -15,7 +15,7 @@ use std::{
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 /// Runs `start` on a thread without capabilities, and waits for the result. Threads that `start`
-/// creates have no capabilities either, and cannot get any without execve(2).
+/// creates have no capabilities either, and regain none without execve(2).
 ///
 /// # Errors
 /// The system's error if it starts no thread, or does not drop the capabilities.
