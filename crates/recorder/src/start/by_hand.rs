@@ -127,7 +127,7 @@ impl RecorderHandle {
         lock(&self.rules.configured).config.manual_dump.clone()
     }
 
-    /// Triggers manually without waiting; events report the result.
+    /// Triggers manually without waiting; events report a new dump or a refusal.
     ///
     /// # Errors
     /// [`CommandError::Busy`], [`CommandError::Ended`].

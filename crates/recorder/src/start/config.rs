@@ -45,7 +45,7 @@ pub struct Config {
     pub triggers: Vec<String>,
     /// Dump template of the triggers without a separate template (`requests`); empty: everything.
     pub dump: String,
-    /// Dump expression of manual triggers; empty: everything.
+    /// Default dump expression of manual triggers; empty: everything.
     pub manual_dump: String,
     /// Scripts that trigger or dump.
     pub scripts: Scripts,
@@ -77,8 +77,8 @@ pub struct Config {
     /// Whether the first dump of any rule disarms all rules.
     pub single: bool,
     /// Maximum number of dumps of rules that are open at once. If there are several rules, one rule
-    /// may have half of these dumps, and the other rules share the rest. Manual triggers may have
-    /// as many dumps in addition.
+    /// may have about half of these dumps, and the other rules share the rest. Manual triggers may
+    /// have as many dumps in addition.
     pub max_dumps: usize,
     /// For this time after the end of a dump's window, the same rule with the same filled-in dump
     /// expression starts no dump.

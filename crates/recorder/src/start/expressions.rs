@@ -29,7 +29,7 @@ pub struct ExpressionError {
 }
 
 impl fmt::Display for ExpressionError {
-    /// Several lines: the message, the expression, a caret under the offending word.
+    /// Usually several lines: the message, the expression, carets under the offending word.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rendered = self.error.render();
         let rendered = rendered.strip_prefix("filter: ").unwrap_or(&rendered);

@@ -3,7 +3,7 @@
 //!
 //! The caller's thread does the work that may take long (compiling a rule, reading the ring). The
 //! analyzer only gets finished parts, and applies them between two packets. A handle keeps neither
-//! the ring nor the threads alive: after the end of the recorder it returns errors.
+//! the ring nor the threads alive: after the end of the recorder most requests fail.
 
 use std::{
     sync::{
@@ -32,10 +32,10 @@ use crate::{
     start::rules::RuleBook,
 };
 
-/// How long a caller waits for the analyzer, which processes commands within some milliseconds
-/// unless a script runs too long.
+/// How long a caller waits for the analyzer or the keeper of dumps. The analyzer processes commands
+/// within some milliseconds unless a script runs too long.
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(5);
-/// Most bytes of a name or key.
+/// Maximum number of bytes of a name or key.
 const NAME_BYTES_MAX: usize = 64;
 
 /// Why a command was not carried out.
@@ -45,10 +45,10 @@ pub enum CommandError {
     /// The recorder has ended, or ends before it can carry out the command.
     #[error("the recording has ended")]
     Ended,
-    /// Too many commands are waiting.
+    /// Too many commands are waiting, or the rules change too often for a reload.
     #[error("too many commands wait: try again")]
     Busy,
-    /// The analyzer is blocked, for example by a script. It will still carry out the command.
+    /// The analyzer is blocked, for example by a script, and usually carries out the command later.
     #[error(
         "the recorder is busy and carries the command out later: repeat the command to see its result"
     )]
@@ -79,8 +79,8 @@ pub enum CommandError {
         "rule '{0}' was changed or removed since you read it: read it again, and repeat your change"
     )]
     RuleChangedBefore(String),
-    /// The trigger started no dump because of a limit of its rule or of the recorder, or because
-    /// its rule is disabled. The text says why. A later trigger may start a dump.
+    /// The trigger started no dump because of a limit, a hold-off or `single`, or because its rule
+    /// is disabled. The text says why. A later trigger may start a dump.
     #[error("{0}")]
     Suppressed(String),
     /// The ring has no packet for the dump of this hit of a rule.

@@ -100,8 +100,8 @@ use crate::{
     },
 };
 
-/// How long a live window may outlast `future` on the monotonic clock (invariant 6 of
-/// ARCHITECTURE.md).
+/// How long a live window may outlast `future` on the monotonic clock, unless its rule's past is
+/// scanned (invariant 6 of ARCHITECTURE.md).
 const WINDOW_GRACE: Duration = Duration::from_millis(50);
 
 const _: () = assert!((WATERMARK_BEHIND_NS_MAX as u128) < WINDOW_GRACE.as_nanos());
@@ -113,11 +113,11 @@ const _: () = assert!(2 * (REST_NS_MAX as u128) < WINDOW_GRACE.as_nanos());
 /// ranges of `missing` are exact.
 const EVICTED_BYTES: usize = 256 << 20;
 
-/// Flows that inserters distinguish at once while packets may be shed, for all inserters together.
+/// Maximum number of flows that all inserters distinguish while packets may be shed, if not rounded.
 const SHED_FLOWS_MAX: usize = 1 << 20;
 
 impl Recorder {
-    /// Opens the sources, fills the ring and starts the threads. `progress` gets the bytes of
+    /// Opens the sources, makes the ring and starts the threads. `progress` gets the bytes of
     /// memory that are filled, and the bytes of the whole ring.
     ///
     /// The start calls `opened_all` when everything is open, before the first packet is analyzed.
@@ -125,7 +125,7 @@ impl Recorder {
     /// then. An error of `opened_all` ends the start.
     ///
     /// # Errors
-    /// [`StartError`]; nothing runs then.
+    /// [`StartError`]; nothing runs then, unless a thread could not be started.
     pub fn start(
         config: &Config,
         sources: &Sources<'_>,
@@ -143,7 +143,7 @@ impl Recorder {
         let post = post.transpose().map_err(StartError::Opened)?;
         opened_all().map_err(StartError::Opened)?;
         // Scripts are loaded without the capabilities that opening the sources needs. `Wired::run`
-        // starts the threads of the data path without these capabilities too.
+        // starts inserters and analyzers without these capabilities too.
         let planned = without_capabilities(|| opened.plan(config))??;
         planned.wire(config, events)?.run(config, post)
     }
@@ -160,11 +160,11 @@ struct OpenedRecorder {
     directory: Directory,
     /// The queues of each source.
     sources: Vec<Vec<Box<dyn Queue>>>,
-    /// Queues of all sources.
+    /// Number of queues of all sources.
     queues: usize,
-    /// Live: capture threads, each with a producer.
+    /// Live: number of capture threads, each with a producer.
     producers: usize,
-    /// Readers of shards that the ring has room for.
+    /// Number of requested readers of shards that the ring has room for.
     readers: usize,
     /// Whether all packets of a flow, of both directions, arrive at one queue.
     flows_together: bool,
@@ -286,7 +286,7 @@ impl OpenedRecorder {
         })
     }
 
-    /// The limits by which inserters shed packets of flows; `None`: inserters keep all packets.
+    /// The limits by which inserters shed packets of flows; `None`: inserters shed no packets.
     fn classes(&mut self, config: &Config, shunts: bool) -> Option<SheddingConfig> {
         let live = !config.offline;
         let tail_drop = config.tail_drop_min.filter(|_| live).map(TailDrop::new);
@@ -322,7 +322,7 @@ struct Planned {
     placement: AnalysisPlacement,
     /// The functions of each shard.
     scripts: Vec<ScriptFunctions>,
-    /// The limits by which inserters shed packets of flows; `None`: inserters keep all packets.
+    /// The limits by which inserters shed packets of flows; `None`: inserters shed no packets.
     classes: Option<SheddingConfig>,
     book: RuleBook,
     /// Messages for the user.
@@ -330,7 +330,7 @@ struct Planned {
 }
 
 impl Planned {
-    /// Makes and connects the parts of all threads.
+    /// Makes and connects the parts of inserters and analyzers.
     fn wire(mut self, config: &Config, events: Events) -> Result<Wired, StartError> {
         let common = self.opened.common;
         let expressions = self.opened.expressions;
@@ -428,7 +428,7 @@ impl Planned {
     }
 }
 
-/// The parts of all threads, and the ends of their channels.
+/// The parts of inserters and analyzers, and what further threads need.
 #[derive(Debug)]
 struct Wired {
     data_path: DataPath,
@@ -444,7 +444,7 @@ struct Wired {
 }
 
 impl Wired {
-    /// Starts the threads: first those that write dumps, which keep the privileges of the caller.
+    /// Starts the other threads: first those that write dumps, with the privileges of the caller.
     fn run(
         mut self,
         config: &Config,
@@ -552,7 +552,7 @@ fn host() -> String {
 }
 
 /// Number of buckets of a ring for this number of capture threads, and bytes of each bucket.
-/// `None`: the ring is too small.
+/// `None`: no such ring is possible, usually because it is too small.
 #[must_use]
 pub fn planned_buckets(config: &Config, threads: usize) -> Option<(usize, usize)> {
     let now = Now {
@@ -616,7 +616,7 @@ fn shared_limits(config: &Config) -> SharedLimits {
     }
 }
 
-/// Starts the keeper of the dumps' directory, if there is a directory.
+/// Starts the threads that keep and list the dumps of the directory, if there is a directory.
 fn start_keeper(
     (config, rules): (&Config, HashMap<String, RuleRetention>),
     directory: &Directory,

@@ -62,7 +62,7 @@ pub enum StartError {
     /// A source did not open.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The ring cannot be allocated.
+    /// The ring cannot be made as configured.
     #[error(transparent)]
     Ring(#[from] RingError),
     /// The directory cannot be written.
@@ -77,7 +77,7 @@ pub enum StartError {
     /// could not be started.
     #[error("{0}")]
     Opened(Box<dyn std::error::Error + Send + Sync>),
-    /// A thread could not be started.
+    /// A thread could not be started, or could not drop its capabilities.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] io::Error),
 }
@@ -136,7 +136,7 @@ pub struct RecorderStatus {
     pub dumps: DumpTotals,
     /// Dumps whose window is open or whose file is not finished.
     pub dumps_open: u64,
-    /// Live: bytes of packets that are copied for dumps and not written yet.
+    /// Bytes that are encoded for dumps and not written yet, rounded up.
     pub copied_bytes: u64,
     /// Limit of `copied_bytes`: a dump without room waits.
     pub copied_bytes_max: u64,
@@ -145,7 +145,7 @@ pub struct RecorderStatus {
     /// Dumps for which packets may have arrived too late ([`SourceSnapshot::late`]). A verdict that
     /// was judged before does not report these packets.
     pub outdated: u64,
-    /// Scripts that are disabled after failing or exceeding a budget.
+    /// Scripts and modules that are disabled after failing or exceeding a budget.
     pub scripts_failed: u64,
     /// Counts of flows; `None`: flows are not counted.
     pub flows: Option<FlowCounts>,
@@ -161,7 +161,7 @@ pub struct RecorderStatus {
     pub post: Option<PostCounts>,
     /// Number of trigger rules, including scripts and modules.
     pub rules: usize,
-    /// Time ranges that the ring keeps.
+    /// All pins, including fallen pins.
     pub pins: Vec<Pin>,
     /// The number of the next event.
     pub next_event: u64,
@@ -206,7 +206,7 @@ pub struct RecorderSummary {
     pub post: Option<PostCounts>,
     /// Sources that ended by an error.
     pub errors: Vec<SourceError>,
-    /// Whether a thread of the recorder panicked: a bug.
+    /// Whether a thread for which [`Recorder::join`] waited panicked: a bug.
     pub panicked: bool,
 }
 
@@ -222,8 +222,8 @@ impl RecorderSummary {
 
 impl RecorderStatus {
     /// Any thread may call this. Reads the analyzer's ledger first, under its lock, and then the
-    /// number of published packets. All packets in the ledger were published before, so the
-    /// difference `unread` is never negative.
+    /// number of published packets. So this number includes the ledger's packets, except packets
+    /// that an inserter has analyzed and is about to publish.
     pub(super) fn of(common: &RecorderShared, handle: &RecorderHandle) -> Self {
         let counters = &common.counters;
         let reading = counters.reading();
@@ -297,9 +297,9 @@ impl Recorder {
         self.flows.take()
     }
 
-    /// Waits for an event, at most `timeout`; `Err(Disconnected)` when all threads have ended. A
-    /// caller that takes no events blocks no thread. The events that the caller misses are counted
-    /// ([`RecorderEvent::Missed`]).
+    /// Waits for an event, at most `timeout`; `Err(Disconnected)` when all threads have ended and
+    /// no event is left. A caller that takes no events blocks no thread. The events that the caller
+    /// misses are counted ([`RecorderEvent::Missed`]).
     ///
     /// # Errors
     /// As `Receiver::recv_timeout`.
@@ -326,7 +326,7 @@ impl Recorder {
         }
     }
 
-    /// Whether a stop was requested, or the recorder stops by itself.
+    /// Whether a stop was requested, or a limit such as `-c` or a panic stops the recorder.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.common.control.stopping()

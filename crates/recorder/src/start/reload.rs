@@ -1,5 +1,5 @@
 //! Gives a running recorder another configuration: rules, windows, limits and cutoffs, all or
-//! nothing. The ring does not change, and open dumps go on as requested.
+//! nothing. The ring keeps its packets, and open dumps go on as requested.
 //!
 //! Rules that a command added do not belong to the configuration, and stay. Rules of the
 //! configuration are afterwards as configured, whatever commands changed meanwhile. Only their
@@ -71,7 +71,7 @@ impl fmt::Display for ReloadOutcome {
     }
 }
 
-/// The first names of a long list.
+/// The names of a list; of a long list, the first names and the number of the other names.
 fn some(names: &[String]) -> String {
     const SHOWN: usize = 10;
     let shown = names[..names.len().min(SHOWN)].join(", ");

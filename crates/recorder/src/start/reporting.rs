@@ -1,4 +1,4 @@
-//! Requests to a handle that need no analyzer: the recorder's state, and events of clients.
+//! Requests to a handle that need no analyzer, such as the recorder's state and events of clients.
 
 use std::sync::Arc;
 
@@ -83,12 +83,12 @@ impl RecorderHandle {
         Ok(last.into_iter().find(|report| is_it(report)))
     }
 
-    /// Reports to listeners that packets were given to a client. Never waits.
+    /// Reports to listeners what packets a client got, or failed to get. Never waits.
     pub fn tell_export(&self, export: Export) {
         self.log.tell(RecorderEvent::Exported(export));
     }
 
-    /// Reports to listeners what a client changed. Never waits.
+    /// Reports to listeners a change by a client or a reload, or a failed reload. Never waits.
     pub fn tell_change(&self, change: Change) {
         self.log.tell(RecorderEvent::Changed(change));
     }

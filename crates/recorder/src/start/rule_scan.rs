@@ -37,7 +37,7 @@ use crate::{
     },
 };
 
-/// Longest scan.
+/// Longest scan, unless the analyzer is slow.
 const SCAN_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of hits that go to the analyzer together.
 const HITS_MAX: usize = 256;
@@ -107,8 +107,8 @@ impl FoundInPast<'_> {
 impl RecorderHandle {
     /// Adds or changes a rule as [`Self::put_rule`] does, and tries its filter on the packets of
     /// the ring that are at most `past` older than the rule. The rule is enabled. Returns after the
-    /// scan, which takes 60 s at most, and which `cancel` ends. The scan tries the packets of that
-    /// time that no shard tries with the rule. Limits and hold-offs count from the time of the
+    /// scan, which takes about 60 s at most, and which `cancel` ends. The scan tries the packets of
+    /// that time that no shard tries with the rule. Limits and hold-offs count from the time of the
     /// scan, not from the times of the packets.
     ///
     /// A rule that is already as requested is not scanned again: the request may be a retry.

@@ -46,7 +46,7 @@ const RULES_MAX: usize = 16_384;
 /// to 240 times its text. The factor is large for short texts, and for texts other than lists.
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
-/// The rules by name, as sent to the analyzer. The analyzer answers when it has applied a change.
+/// The rules by name, as sent to the analyzer, which answers after passing a change to the shards.
 #[derive(Debug)]
 pub(crate) struct RuleBook {
     pub(super) shared: SharedRules,
@@ -153,7 +153,7 @@ impl Condition<'_> {
 /// A rule at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleStatus {
-    /// Name of the rule: as given, or its place among the triggers of the start, from 1.
+    /// Name of the rule: as given, or its place among the configured triggers, from 1.
     pub name: String,
     /// The trigger expression, or the script's file.
     pub expression: String,
@@ -489,7 +489,7 @@ impl RecorderHandle {
     }
 
     /// Adds a trigger rule, or changes the rule of this name, under a `condition`. The rule applies
-    /// to all packets that are analyzed after this returns. `is_enabled`: whether its matches are
+    /// to packets whose analysis begins after this returns. `is_enabled`: whether its matches are
     /// hits (`None`: unchanged; a new rule is enabled). Returns the rule as this change made it,
     /// and whether the rule existed.
     ///
