@@ -72,7 +72,7 @@ pub struct Timeline {
     pub peaks: Option<Peaks>,
 }
 
-/// The times of the last triggers, written by the dumper.
+/// The trigger times of the last dumps, written by the dumper.
 #[derive(Debug, Default)]
 pub(crate) struct TriggerLog(Mutex<TriggerTimes>);
 
@@ -176,7 +176,7 @@ struct TimelinePackets {
 
 impl Timeline {
     /// `present`: the buckets, without packets that `counted` has. Packets before `whole_from_ns`
-    /// may be gone; no packet after `now_ns` has arrived. `losses`: cause, time range, number of
+    /// may be gone; slots after `now_ns` are in the future. `losses`: cause, time range, number of
     /// packets.
     fn new(
         slots: TimelineSlots,

@@ -2,7 +2,7 @@
 //! slot if slots are shorter.
 //!
 //! The header of a bucket does not tell when its packets arrived, so peaks need the packets' stamps
-//! and lengths. A request reads the buckets of its time range, the newest first, and at most
+//! and lengths. A request reads the buckets of its time range, preferring the newest, and at most
 //! [`RECORDS_MAX`] records. A bucket that was read in intervals of 1 ms has a summary, which later
 //! requests use. Nothing is read while no client asks for peaks. A bucket is held for at most
 //! [`HOLD_RECORDS`] records at a time, because the ring cannot overwrite a held bucket.
@@ -30,20 +30,20 @@ use crate::control::lock;
 
 /// Length of the intervals of summaries, ns.
 const INTERVAL_NS: i64 = 1_000_000;
-/// Largest number of records that a request reads, so that a request takes at most some 50 ms.
+/// Largest number of records that a request reads, which usually takes at most some 50 ms.
 pub(super) const RECORDS_MAX: u64 = 4 << 20;
-/// Records that are read while the bucket is held, so that a hold takes less than 1 ms.
+/// Maximum number of records that are read in one hold, which usually takes less than 1 ms.
 const HOLD_RECORDS: u64 = 1 << 15;
-/// A closed bucket keeps fewer cells than this because they have the most packets, and fewer than
-/// this because they have the most bytes.
+/// A compact summary keeps fewer cells than this only because of their packets, and fewer than this
+/// only because of their bytes.
 const LARGEST: usize = 256;
-/// Parts of the time range of a bucket with one series; more series have fewer parts. Each part
-/// keeps the largest cells of each series.
+/// Maximum number of parts of the time range of a bucket with one series; more series have fewer
+/// parts. Each part keeps the largest cells of each series.
 const PARTS: i64 = 128;
-/// Cells that are compared with a packet before the packet gets a new cell.
+/// Maximum number of cells that are compared with a packet before the packet gets a new cell.
 const SAME_CELL_MAX: usize = 8;
-/// Cells that are collected before complete intervals are counted: later buckets may overlap, and
-/// add cells to the same intervals.
+/// Minimum number of collected cells above which complete intervals are counted: later buckets may
+/// overlap, and add cells to the same intervals.
 const PENDING_MAX: usize = 1 << 16;
 /// Largest number of series that a request counts.
 const SERIES_COUNTED: usize = 64;
@@ -53,7 +53,7 @@ const SERIES_MAX: usize = 16;
 /// The property that divides the packets into series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeriesBy {
-    /// All packets are one series.
+    /// No property: there are no series.
     Nothing,
     /// The name of the interface.
     Interface,
@@ -144,7 +144,7 @@ impl PeakGrid {
     }
 
     /// The interval of a stamp, bounded to ±2^44 so that it fits a key. The bound changes no
-    /// interval of the slots: 2^63 ns are less than 2^44 ms, and a request has some 2,000 slots.
+    /// interval of the slots: 2^63 ns are less than 2^44 ms, and a request has at most 2,000 slots.
     fn interval(self, stamp_ns: i64) -> i64 {
         let since_ns = stamp_ns.saturating_sub(self.origin_ns);
         since_ns
@@ -175,7 +175,7 @@ struct BucketSummary {
     is_compact: bool,
 }
 
-/// Adds a packet to its cell, which is one of the last cells if packets arrive in order.
+/// Adds a packet to its cell, which is usually one of the last cells if packets arrive in order.
 fn add(cells: &mut Vec<PeakCell>, key: i64, bytes: u32) {
     let last = cells.iter_mut().rev().take(SAME_CELL_MAX);
     if let Some(cell) = last.into_iter().find(|cell| cell.key == key) {
@@ -295,9 +295,9 @@ pub(super) struct PeakBucket {
 enum PeakSource {
     Summary,
     Packets,
-    /// The bucket waits for the next request.
+    /// The bucket waits for a later request.
     Unread,
-    /// The bucket is overwritten.
+    /// The bucket was overwritten, or cannot be held now.
     Gone,
 }
 
@@ -425,7 +425,7 @@ impl PeakReading<'_> {
         PeakSource::Summary
     }
 
-    /// Adds records of a bucket to cells. Returns false if the bucket was overwritten.
+    /// Adds records of a bucket to cells. Returns false if the bucket can no longer be held.
     fn each(
         &self,
         bucket: &AttachedBucket,
