@@ -113,7 +113,7 @@ const _: () = assert!(2 * (REST_NS_MAX as u128) < WINDOW_GRACE.as_nanos());
 /// ranges of `missing` are exact.
 const EVICTED_BYTES: usize = 256 << 20;
 
-/// Maximum number of flows that all inserters distinguish while packets may be shed, if not rounded.
+/// About the maximum number of flows that all inserters distinguish while packets may be shed.
 const SHED_FLOWS_MAX: usize = 1 << 20;
 
 impl Recorder {
