@@ -129,8 +129,8 @@ impl App {
         due.for_each(|refusal| self.handle.tell_refusal(refusal));
     }
 
-    /// Waits until [`Self::check`] refuses a caller. Returns the sentence of the refusal. Every
-    /// check counts as use of the caller's session.
+    /// Waits until [`Self::check`] refuses a caller. Returns the sentence of the refusal. Each
+    /// successful check counts as use of the caller's session.
     pub(crate) async fn revoked(&self, caller: &Caller) -> String {
         if caller.token.is_none() && caller.session.is_none() {
             return pending().await;

@@ -34,7 +34,7 @@ const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// Time limit for silence before and within an answer. The server sends something about every
 /// second to a query that follows, and about every 15 s to a listener to events.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Time limit for silence before and within an answer that needs a search of the ring and of dumps.
+/// Time limit for silence before and within an answer that needs a search of the ring or of dumps.
 const SEARCH_WAIT: Duration = Duration::from_secs(3600);
 /// Interval at which a caller that waits for data can do other work.
 const POLL_PERIOD: Duration = Duration::from_millis(100);
@@ -73,10 +73,10 @@ impl fmt::Debug for ClientConfig {
     }
 }
 
-/// Why a request failed. Each variant is displayed as a sentence.
+/// Why a client cannot be made, or why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The caller's configuration is wrong.
+    /// The configuration or the request is wrong, or tokio's runtime cannot start.
     #[error("{0}")]
     Config(String),
     /// The client got no answer. For example, no server listens, the server's certificate is not
@@ -91,7 +91,7 @@ pub enum ClientError {
     /// The server answered with a refusal.
     #[error("{detail}")]
     Refused {
-        /// The status code, 400 to 599.
+        /// The status code, usually 400 to 599.
         status: u16,
         /// The last word of the problem's type, such as `limit`; empty if the answer has no type.
         kind: String,
@@ -100,7 +100,7 @@ pub enum ClientError {
         /// The reason and the remedy.
         detail: String,
     },
-    /// The connection ended within an answer, or the server stopped sending.
+    /// The answer ended early. For example, the connection ended, or the server stopped sending.
     #[error("{to}: the answer was cut in the middle: {why}")]
     Cut {
         /// The server's address.
@@ -189,7 +189,7 @@ pub struct ApiAnswer<'a> {
     response: Response<Incoming>,
     /// Time limit for silence of the server.
     wait: Duration,
-    /// Ends the connection when dropped.
+    /// Dropping the sender lets the connection end.
     _sender: SendRequest<Full<Bytes>>,
 }
 
@@ -438,7 +438,7 @@ impl ApiAnswer<'_> {
         ClientError::Foreign { to, why }
     }
 
-    /// The error of a refusal: problem details of RFC 9457.
+    /// The error of a refusal, which usually has problem details (RFC 9457).
     fn refusal(self) -> ClientError {
         let status = self.response.status();
         let is_problem = self.header("content-type") == Some("application/problem+json");

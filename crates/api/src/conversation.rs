@@ -34,7 +34,7 @@ pub(crate) struct Segment {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SegmentBytes {
     Seen(Vec<u8>),
-    /// This number of bytes was not recorded, or was cut off by a snap length.
+    /// This number of bytes was not seen, or was cut off by a snap length.
     Missing(u64),
 }
 
@@ -136,7 +136,7 @@ impl Conversation {
             && self.client.is_some()
             && !(self.client == Some(source) && self.sides[0].syn == Some(tcp.seq))
         {
-            // Another connection with the same ports.
+            // Usually another connection with the same ports.
             if self.has_asked {
                 return false;
             }
@@ -233,7 +233,7 @@ impl Conversation {
         };
         let length = i64::try_from(piece.length).unwrap_or(i64::MAX);
         if at.saturating_add(length) <= position {
-            return; // sent again, or without data
+            return; // sent again, too late, or without data
         }
         if at <= position {
             let seen_before = usize::try_from(position - at).unwrap_or(usize::MAX);

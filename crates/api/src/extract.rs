@@ -24,7 +24,7 @@ const LIST_BYTES_MAX: usize = 1 << 20;
 /// Time limit for the arrival of a body.
 const BODY_WAIT: Duration = Duration::from_secs(10);
 
-/// A JSON object from a request, or for an answer.
+/// A JSON body of a request or of an answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Json<T>(pub(crate) T);
 
@@ -36,7 +36,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Json<T> {
     }
 }
 
-/// A JSON object from a request with a larger size limit.
+/// A JSON body of a request, with a larger size limit than [`Json`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LargeJson<T>(pub(crate) T);
 
@@ -264,7 +264,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathPar
     }
 }
 
-/// Maximum number of bytes of a name or key.
+/// Maximum number of bytes of the name of a rule or pin, and of an `Idempotency-Key`.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 
 /// Refuses an invalid name of a rule or pin, and an invalid `Idempotency-Key`.

@@ -82,9 +82,9 @@ impl FlowPackets<'_> {
         })
     }
 
-    /// Gives the packets of the flow of `packet` to `look`, in order. `look` returns whether it
-    /// wants more. If `packet` is a fragment, `look` also gets all fragments between the two hosts.
-    /// `None`: the packet is not IP.
+    /// Gives the packets of the flow of `packet` to `look`, in order, until `look` returns false.
+    /// If `packet` is a fragment, `look` also gets all fragments between the two hosts. `None`: the
+    /// visible bytes of the packet have no IP header.
     pub(crate) fn flow(
         self,
         packet: &KeptPacket,

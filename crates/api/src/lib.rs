@@ -9,7 +9,7 @@
 //! | `operations`, `openapi` | the table of operations: source of routes and OpenAPI document |
 //! | `routes`, `bodies`, `extract` | the operations and their bodies |
 //! | `problem`, `queries`, `keys` | refusals, concurrency limits, idempotency |
-//! | `dissect`, `flow_packets`, `conversation` | packet details by Wireshark in a sandbox; streams |
+//! | `dissect`, `flow_packets`, `conversation` | packet details by Wireshark, sandboxed; streams |
 //! | `metrics`, `doctor` | metrics for Prometheus, and findings about the machine |
 //! | `client` | the client that the commands of `retroscope` use |
 //!
@@ -61,8 +61,8 @@ pub use server::Server;
 pub use tls::TlsFiles;
 pub use token::TokenLine;
 
-/// The result of a reload: a report, and whether anything changed. Error: the reason why nothing
-/// changed.
+/// The result of a reload: a report, and whether anything changed. Error: the reason of the
+/// failure, after which usually nothing changed.
 pub type Reloaded = Result<(String, bool), String>;
 
 /// Reads the configuration again. Any thread may call this function. A call may take long.

@@ -1,4 +1,4 @@
-//! The table of operations. Routes, access control and the OpenAPI document are made from the
+//! The table of operations. Access control, the OpenAPI document and most routes are made from the
 //! table.
 
 use std::sync::Arc;

@@ -114,7 +114,7 @@ fn gzip(plain: &[u8]) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// Whether a client accepts gzip: RFC 9110, section 12.5.3.
+/// Whether a client names gzip as an accepted coding: RFC 9110, section 12.5.3.
 fn takes_gzip(request: &HeaderMap) -> bool {
     let values = request.get_all(header::ACCEPT_ENCODING).iter();
     let values = values.filter_map(|value| value.to_str().ok());

@@ -1,10 +1,10 @@
 //! Limits the reports about refused clients. A flood of refused requests must not fill the log or
 //! the disk, and must not displace other events.
 //!
-//! A period is a minute from its first refusal on. For each of the first [`SOURCES_MAX`] sources of
-//! a period, the API reports the source's first refusal at once. It counts the source's further
-//! refusals, and reports their sum after the period. The refusals of all other sources are only
-//! counted, in one sum. So a period has at most 2 × 16 + 1 reports.
+//! A period lasts about a minute from its first refusal on. For each of the first [`SOURCES_MAX`]
+//! sources of a period, the API reports the source's first refusal at once. The API counts the
+//! source's further refusals, and reports their sum after the period. The refusals of all other
+//! sources are only counted, in one sum. So a period has at most 2 × 16 + 1 reports.
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,5 @@
-//! The threads of the API. They wait for clients and for answers of the recorder. The recorder
-//! never waits for these threads.
+//! The threads of the API. They wait for clients and for answers of the recorder. The recorder's
+//! data path does not wait for these threads.
 
 use std::{
     io::{self, ErrorKind},
@@ -391,8 +391,8 @@ async fn wait_after(error: &io::Error) {
     }
 }
 
-/// The answer to a client if all connections are busy. The server does not wait until the client
-/// has read this answer.
+/// The answer to a client without TLS if all connections are busy. The server does not wait until
+/// the client has read this answer.
 fn no_room() -> String {
     let why = format!("{CONNECTIONS_MAX} connections are busy, which is the limit: try again");
     let body = Problem::busy(why, Duration::from_secs(1)).text();

@@ -256,7 +256,7 @@ impl Tokens {
     }
 
     /// Reads the file again if it has changed, or if `is_asked`. Returns a sentence for the user if
-    /// `is_asked`, or if the file cannot be read. Blocks on the disk and on the compilation of
+    /// `is_asked`, or if the file cannot be used. Blocks on the disk and on the compilation of
     /// filters; requests use the old tokens meanwhile.
     pub(crate) fn refresh(&self, is_asked: bool) -> Option<String> {
         let mut known = self.stamp.lock().unwrap_or_else(PoisonError::into_inner);

@@ -23,8 +23,8 @@ const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from
 /// Maximum number of characters of `asked_by`, as in the OpenAPI document.
 const ASKED_BY_MAX: usize = 256;
 
-/// A body with the options that triggers and rules share. (Neither serde nor OpenAPI can flatten
-/// one struct into another and refuse unknown fields.)
+/// A body with the options that triggers and rules share. (serde cannot flatten one struct into
+/// another and refuse unknown fields.)
 macro_rules! dump_options {
     ($(#[$of_all:meta])* $name:ident { $($(#[$of_field:meta])* $field:ident: $type:ty,)* }) => {
         #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
@@ -313,7 +313,7 @@ impl From<RuleScanStatus> for RuleScanBody {
     }
 }
 
-/// Deserializes a field that only the recorder sets.
+/// Ignores the value of a field that only the recorder sets.
 fn ignored<'de, D: Deserializer<'de>, T>(from: D) -> Result<Option<T>, D::Error> {
     IgnoredAny::deserialize(from).map(|_| None)
 }
@@ -543,8 +543,8 @@ pub(crate) fn check_names(filter: &str, caller: &Caller) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Refuses a filter that may read payload. The recorder matches a dump filter against all bytes of
-/// each packet, and the number of packets in the dump would reveal payload byte by byte.
+/// Refuses a filter that may read payload. The recorder matches a dump filter against all captured
+/// bytes, and the number of packets in the dump would reveal payload byte by byte.
 fn check_headers_only(
     handle: &RecorderHandle,
     asked: &str,

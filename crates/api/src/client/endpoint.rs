@@ -132,7 +132,7 @@ impl Endpoint {
         }
     }
 
-    /// The reason of a failed connection, and the remedy.
+    /// The reason of a failed connection, and the remedy if one is known.
     pub(super) fn advice(&self, error: &io::Error) -> String {
         let what = match (self, error.kind()) {
             (Self::Socket(_), ErrorKind::NotFound) => {

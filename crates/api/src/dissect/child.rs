@@ -136,7 +136,7 @@ fn not_blocking(pipe: Option<impl AsFd>) -> io::Result<()> {
     Ok(fcntl_setfl(&pipe, flags | OFlags::NONBLOCK)?)
 }
 
-/// Waits until a descriptor is ready or the deadline has passed, but not longer than
+/// Waits until a descriptor is ready, a signal arrives, or the deadline has passed, at most for
 /// [`CANCEL_CHECK_PERIOD`].
 fn wait_for<const N: usize>(
     pipes: [Option<(BorrowedFd<'_>, PollFlags)>; N],

@@ -21,7 +21,7 @@ const LABEL_BYTES_MAX: usize = 1024;
 const FILTER_BYTES_MAX: usize = 256;
 /// Maximum number of data sources of a packet.
 const SOURCES_MAX: usize = 32;
-/// Maximum number of bytes of a data source that are kept.
+/// Maximum number of bytes that are kept of a data source from sharkd.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
 
 /// The details of a packet.
@@ -36,7 +36,7 @@ pub(crate) struct Frame {
 #[derive(Debug)]
 pub(crate) struct DataSource {
     pub(crate) name: String,
-    /// Number of bytes of the source. `data` may have fewer bytes: the first ones.
+    /// Number of bytes of the source. `data` may have only the first bytes.
     pub(crate) length: usize,
     pub(crate) data: Vec<u8>,
 }
@@ -151,8 +151,8 @@ struct Node<'a> {
     n: Option<&'a RawValue>,
 }
 
-/// Reads the answers in sharkd's `output` to the [`requests`] for `packet`. `None`: the output has
-/// no tree, or the tree has more than [`NODES_MAX`] characters `{`.
+/// Reads the answers in sharkd's `output` to the [`requests`] for `packet`. `None`: the output is
+/// invalid or has no tree, or the tree has more than [`NODES_MAX`] characters `{`.
 pub(super) fn answer(output: &[u8], packet: &[u8]) -> Option<Frame> {
     let text = String::from_utf8_lossy(output);
     let responses = text.lines().map(serde_json::from_str::<Response<'_>>);

@@ -1,4 +1,4 @@
-//! The webhook of Prometheus' Alertmanager: each firing alert starts a dump of the rule that the
+//! The webhook of Prometheus' Alertmanager: each firing alert can start a dump of the rule that the
 //! alert or the URL names.
 //!
 //! Alertmanager repeats a notification after an answer of 5xx and drops it after 4xx
@@ -240,8 +240,8 @@ fn by_hand(
             alert.starts_at
         ));
     }
-    // Each label value was parsed and formatted again, and the expression compiles alone with any
-    // values. So the expression cannot close the parentheses that are put around it here.
+    // Label values were parsed and formatted again, or replaced by `$iface`, and the expression
+    // compiles alone. So the expression cannot close the parentheses that are put around it here.
     let expression = match (&caller.filter, expression.trim()) {
         (None, _) => expression,
         (Some(own), "") => own.to_string(),

@@ -30,11 +30,11 @@ use crate::{
 const AROUND_NS: i64 = 60_000_000_000;
 /// Time range after the packet whose packets are dissected too, ns.
 const AFTER_NS: i64 = 10_000_000_000;
-/// Maximum number of packets and of bytes that are dissected up to the packet.
+/// Limits of packets and of bytes for the scan up to the packet's time stamp.
 const BEFORE_MAX: (u64, u64) = (2000, 2 << 20);
-/// Maximum number of packets and of bytes that are dissected after the packet.
+/// Limits of packets and of bytes for the scan after the packet's time stamp.
 const AFTER_MAX: (u64, u64) = (200, 256 << 10);
-/// Time limit for reading a conversation.
+/// Time limit for reading a conversation, checked at each packet of the flow.
 const STREAM_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Names a packet.

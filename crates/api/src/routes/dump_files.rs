@@ -76,7 +76,7 @@ struct FinishedMeta {
 
 impl OpenedFile {
     fn new(handle: &RecorderHandle, dump: &str, wanted: Option<&str>) -> Result<Self, Problem> {
-        // Subscribe before the search, so that no event about the file is missed.
+        // Subscribe before the search, so that events during the search are received too.
         let listener = handle.subscribe(None);
         for tries in 0..OPEN_TRIES {
             let stored = find(handle, dump)?;

@@ -1,4 +1,4 @@
-//! Queries for packets of the past.
+//! Queries for packets of the past, and with `follow` for new packets.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"

@@ -25,7 +25,7 @@ use crate::{
 const ROWS: usize = 10;
 /// Maximum number of rows of each table.
 const ROWS_MAX: usize = 1000;
-/// Number of bytes that are read of each packet, for its headers.
+/// Maximum number of bytes of each packet that are parsed, for its headers.
 const HEADERS: u32 = 512;
 
 /// Selects packets.
