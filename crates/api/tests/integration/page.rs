@@ -104,7 +104,7 @@ fn a_token_is_exchanged_for_a_session_with_its_roles() {
 }
 
 /// Browsers attach the cookie also to requests of other pages of the host. The recorder refuses
-/// these requests.
+/// such requests by `Sec-Fetch-Site` and `Origin`.
 #[test]
 fn only_pages_of_the_recorder_use_its_sessions() {
     let served = Served::new();

@@ -22,7 +22,7 @@ use retroscope_recorder::{Config as RecorderConfig, Recorder, RecorderHandle, Sy
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longer than any answer takes.
+/// Time limit for waits in tests, longer than an answer should take.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 const TRAFFIC: &str = "generate:flows=10,rate=10kpps";
 
