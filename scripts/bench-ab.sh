@@ -37,7 +37,10 @@ build() {
 	cp "$(built -p retroscope-bench --bin retroscope-bench)" "$1/retroscope-bench"
 	if [ "$what" = capture ]; then
 		cp "$(built -p retroscope-cli --bin retroscope)" "$1/retroscope"
-		"${CC:-cc}" -O2 -o "$1/minimal_reader" bench/shim/minimal_reader.c
+		local shim
+		for shim in minimal_reader frame_source; do
+			[ ! -e "bench/shim/$shim.c" ] || "${CC:-cc}" -O2 -o "$1/$shim" "bench/shim/$shim.c"
+		done
 	fi
 }
 step "building $(git rev-parse --short "$rev")"
@@ -52,6 +55,7 @@ measure() {
 		arguments+=(--repetitions "${REPETITIONS:-1}")
 	fi
 	[ "$what" = quick ] || arguments+=(--retroscope "$side/retroscope" --minimal "$side/minimal_reader")
+	[ ! -e "$side/frame_source" ] || arguments+=(--frame-source "$side/frame_source")
 	"$side/retroscope-bench" "${arguments[@]}" || echo "round $2 of $1: a check failed" >&2
 }
 # The clock ticks that all processors spent, and those that the host took from them (proc_stat(5)).

@@ -53,8 +53,8 @@ capture | shed | papers)
 esac
 if [ "$live_traffic" ]; then
 	[ "$what" = shed ] || command -v tcpdump >/dev/null || echo "SKIP: the rows against tcpdump, which is not installed" >&2
-	"${CC:-cc}" -O2 -o "$bench/minimal_reader" bench/shim/minimal_reader.c
-	arguments+=(--retroscope "$(built -p retroscope-cli --bin retroscope)" --minimal "$bench/minimal_reader")
+	for shim in minimal_reader frame_source; do "${CC:-cc}" -O2 -o "$bench/$shim" "bench/shim/$shim.c"; done
+	arguments+=(--retroscope "$(built -p retroscope-cli --bin retroscope)" --minimal "$bench/minimal_reader" --frame-source "$bench/frame_source")
 fi
 
 step "measuring"

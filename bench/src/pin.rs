@@ -9,7 +9,10 @@
 use std::{fs, sync::LazyLock};
 
 use retroscope_capture::CpuList;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::{
+    process::Pid,
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
 
 /// The CPUs that this process may use, one CPU of each physical core before their siblings. Empty
 /// if the system does not report its CPUs.
@@ -43,6 +46,13 @@ pub(crate) fn pin(thread: usize) {
     let cpus = cpus();
     if !cpus.is_empty() {
         let _ = sched_setaffinity(None, &set_of(&[cpus[thread % cpus.len()]]));
+    }
+}
+
+/// Moves another thread to these CPUs. No effect if there are none, or if the system refuses.
+pub(crate) fn move_to(thread: Pid, cpus: &[usize]) {
+    if !cpus.is_empty() {
+        let _ = sched_setaffinity(Some(thread), &set_of(cpus));
     }
 }
 

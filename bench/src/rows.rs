@@ -39,7 +39,7 @@ use Command::{Capture, Full, Quick, Shed};
 pub(crate) type MeasureFn = fn(&Session) -> io::Result<()>;
 
 /// Groups of rows by name, in the order of measurement, each with its command and its function.
-pub(crate) const MEASURES: [(&str, Command, MeasureFn); 20] = [
+pub(crate) const MEASURES: [(&str, Command, MeasureFn); 23] = [
     ("size", Quick, ring::retention),
     ("idle", Quick, latency::judged),
     ("queues", Quick, queues::judged),
@@ -59,6 +59,9 @@ pub(crate) const MEASURES: [(&str, Command, MeasureFn); 20] = [
     ("lfn", Full, flow::lfn::errors),
     ("misses", Full, flow::misses::rows),
     ("capture", Capture, capture::judged),
+    ("overload", Capture, capture::overload::rows),
+    ("lossless", Capture, capture::overload::lossless::rows),
+    ("stamps", Capture, capture::overload::stamps::rows),
     ("shed", Shed, capture::shed::judged),
 ];
 

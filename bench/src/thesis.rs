@@ -59,7 +59,7 @@ fn producers(wanted: usize, consumers: usize) -> (usize, Option<String>) {
 ///
 /// # Errors
 /// [`Failure::CannotRun`]: `threads` threads need more CPUs.
-fn enough_cores(threads: usize, is_enough: bool) -> Result<(), Failure> {
+pub(crate) fn enough_cores(threads: usize, is_enough: bool) -> Result<(), Failure> {
     let cores = pin::cores();
     if is_enough || threads <= cores {
         return Ok(());

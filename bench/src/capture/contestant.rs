@@ -143,7 +143,7 @@ impl Contestant<'_> {
         if let Some(files) = &self.files {
             files.clear()?;
         }
-        let process = Process::start(self.command(veth)?, self.kind.ready, self.seats)?;
+        let process = Process::start(self.command(veth)?, self.kind.ready, self.seats.program)?;
         let start_ns = process.cpu_settled()?;
         send(self.session, veth, self.seats, load)?;
         // Wait until the last packets have left the kernel.
@@ -178,6 +178,7 @@ impl Contestant<'_> {
         let Programs {
             retroscope,
             minimal,
+            ..
         } = &self.session.programs;
         let (retroscope, minimal) = (path(retroscope.as_ref())?, path(minimal.as_ref())?);
         let dumps = self.session.folder.join("capture-dumps");
@@ -209,13 +210,13 @@ impl Process {
     pub(super) fn start(
         mut command: Command,
         ready: &'static str,
-        seats: Seats,
+        cpus: &[usize],
     ) -> Result<Self, Failure> {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let child = pin::confined(seats.program, || command.spawn());
+        let child = pin::confined(cpus, || command.spawn());
         let mut child = child.map_err(|error| Failure::system("starting ip", error))?;
         let (is_ready, readiness) = mpsc::channel();
         let lines = child.stderr.take().into_iter();

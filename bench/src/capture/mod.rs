@@ -17,6 +17,7 @@
 
 mod contestant;
 mod keeping;
+pub(crate) mod overload;
 mod sender;
 pub(crate) mod shed;
 pub(crate) mod veth;
@@ -79,6 +80,9 @@ pub struct Programs {
     /// `minimal_reader`, for `capture`.
     #[arg(long, value_name = "PROGRAM", required_if_eq("what", "capture"))]
     pub minimal: Option<PathBuf>,
+    /// `frame_source`, for `capture`.
+    #[arg(long, value_name = "PROGRAM")]
+    pub frame_source: Option<PathBuf>,
 }
 
 /// The path of a program, if it was given.

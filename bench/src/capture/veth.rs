@@ -18,7 +18,7 @@ use crate::measure::Failure;
 /// time. On a kernel without IPv6 the writes fail, which is ignored.
 const SETUP: &str =
     "for s in all default; do echo 1 > /proc/sys/net/ipv6/conf/$s/disable_ipv6; done 2>/dev/null
-ip link add v0 type veth peer name v1 && ip link set v0 up && ip link set v1 up";
+ip link add v0 $QUEUES type veth peer name v1 $QUEUES && ip link set v0 up && ip link set v1 up";
 
 /// The namespace, by name. Traffic flows from `v0` to `v1`.
 #[derive(Debug)]
@@ -27,11 +27,21 @@ pub(crate) struct Veth(String);
 impl Veth {
     /// Makes the namespace. Needs root and iproute2.
     pub(crate) fn new() -> Result<Self, Failure> {
+        Self::made("")
+    }
+
+    /// As [`Self::new`], with a number of queues for each direction.
+    pub(super) fn with_queues(queues: usize) -> Result<Self, Failure> {
+        Self::made(&format!("numtxqueues {queues} numrxqueues {queues}"))
+    }
+
+    fn made(queues: &str) -> Result<Self, Failure> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Relaxed);
         let veth = Self(format!("rs-bench-{}-{number}", std::process::id()));
         ip(&["netns", "add", &veth.0])?;
-        ip(&["netns", "exec", &veth.0, "sh", "-c", SETUP])?;
+        let setup = SETUP.replace("$QUEUES", queues);
+        ip(&["netns", "exec", &veth.0, "sh", "-c", &setup])?;
         Ok(veth)
     }
 

@@ -30,7 +30,7 @@ const COPIES: u8 = 10;
 /// Copies of the capture, and turns of each variant, in a brief run.
 const BRIEF: (u8, usize) = (4, 1);
 /// A scale with shorter runs than this is brief, in seconds.
-const BRIEF_BELOW: f64 = 0.25;
+pub(super) const BRIEF_BELOW: f64 = 0.25;
 
 /// A recorder's configuration.
 #[derive(Debug)]

@@ -184,7 +184,7 @@ impl Lab {
         let words = [self.program.clone()].into_iter();
         let words = words.chain(line.split_whitespace().map(fill));
         let words = words.chain(["udp port 9".to_owned()]);
-        Process::start(self.veth.command(words), "recording on", self.seats)
+        Process::start(self.veth.command(words), "recording on", self.seats.program)
     }
 
     fn send(&self, count: usize, rate: f64) -> Result<SendTime, Failure> {

@@ -1,0 +1,146 @@
+//! The highest rate at which an engine loses no packet, by packet size (FlowScope, figure 4; QQ
+//! thesis, table 3.1).
+
+use std::io;
+
+use super::{BRIEF_BELOW, ENGINES, Engine, Lab, Outcome};
+use crate::{
+    measure::{Failure, Figure, Spread},
+    session::Session,
+    thesis::enough_cores,
+};
+
+const SIZES: [u32; 6] = [64, 128, 256, 512, 1024, 1514];
+/// The search begins between the sender's highest rate and this part of it.
+const RANGE: f64 = 16.0;
+/// Steps of the search, and how often it sends again at a rate that lost packets. The second pair
+/// is for brief runs.
+const EFFORT: [(u32, u32); 2] = [(5, 1), (3, 0)];
+/// A sender that sends less than this part of a rate does not reach the rate.
+const REACHED: f64 = 0.97;
+
+/// A load at one rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Attempt {
+    /// Nothing was lost at this rate.
+    Kept(f64),
+    Lost,
+    /// Nothing was lost, but the sender did not reach the rate.
+    Late,
+}
+
+pub(crate) fn rows(session: &Session) -> io::Result<()> {
+    let mut lab = None;
+    for (size, engine) in SIZES
+        .iter()
+        .flat_map(|size| ENGINES.iter().map(move |it| (*size, it)))
+    {
+        session.row(&format!("lossless/{}/{size}B", engine.name), None, || {
+            let lab = lab.get_or_insert_with(|| {
+                enough_cores(2, false)?;
+                Lab::new(&session.programs, 1, true)
+            });
+            highest(
+                session,
+                lab.as_ref().map_err(|why| why.clone())?,
+                engine,
+                size,
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// The highest rate without loss, in Mpps.
+fn highest(session: &Session, lab: &Lab, engine: &Engine, size: u32) -> Result<Figure, Failure> {
+    let (steps, again) = EFFORT[usize::from(session.scale.seconds < BRIEF_BELOW)];
+    let time = session.scale.time(1.0);
+    let run = |rate| lab.run(engine, size, time, rate);
+    let flood = run(0.0)?;
+    let (mpps, is_bound) = if flood.lost == 0 {
+        (flood.mpps(), true)
+    } else {
+        search(flood.mpps(), steps, |mpps| {
+            let mut attempt = judged(&run(mpps * 1e6)?, mpps);
+            for _ in 0..again {
+                if attempt == Attempt::Lost {
+                    attempt = judged(&run(mpps * 1e6)?, mpps);
+                }
+            }
+            Ok(attempt)
+        })?
+    };
+    Ok(Figure {
+        spread: Spread::once(mpps),
+        remark: is_bound.then(|| "the sender's highest rate".to_owned()),
+    })
+}
+
+fn judged(outcome: &Outcome, mpps: f64) -> Attempt {
+    match outcome.lost {
+        0 if outcome.mpps() >= REACHED * mpps => Attempt::Kept(outcome.mpps()),
+        0 => Attempt::Late,
+        _ => Attempt::Lost,
+    }
+}
+
+/// The highest rate that was kept, by geometric bisection below `most`, and whether the sender was
+/// too slow for the next higher rate.
+///
+/// # Errors
+/// [`Failure::Unsound`]: packets were lost at all rates.
+fn search(
+    most: f64,
+    steps: u32,
+    mut attempt: impl FnMut(f64) -> Result<Attempt, Failure>,
+) -> Result<(f64, bool), Failure> {
+    let (mut low, mut high) = (most / RANGE, most);
+    let (mut kept, mut is_late) = (None, false);
+    for _ in 0..steps {
+        let rate = (low * high).sqrt();
+        match attempt(rate)? {
+            Attempt::Kept(reached) => (low, kept) = (rate, Some(reached)),
+            failed => (high, is_late) = (rate, failed == Attempt::Late),
+        }
+    }
+    let none = || Failure::Unsound(format!("lost packets at all rates down to {high:.3} Mpps"));
+    Ok((kept.ok_or_else(none)?, is_late))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_search_finds_the_highest_rate_that_is_kept() {
+        let find = |bound: f64, late: f64| {
+            search(16.0, 8, |rate| {
+                Ok(match rate {
+                    rate if rate > bound => Attempt::Lost,
+                    rate if rate > late => Attempt::Late,
+                    rate => Attempt::Kept(rate),
+                })
+            })
+        };
+        for bound in [1.2, 3.0, 7.7, 15.9] {
+            let (rate, is_late) = find(bound, 16.0).unwrap();
+            assert!(rate <= bound && rate > 0.98 * bound && !is_late, "{rate}");
+        }
+        let (rate, is_late) = find(16.0, 5.0).unwrap();
+        assert!(rate <= 5.0 && rate > 4.9 && is_late, "{rate}");
+        assert!(matches!(find(1.0, 16.0), Err(Failure::Unsound(_))));
+    }
+
+    #[test]
+    fn a_rate_counts_if_it_was_reached_without_loss() {
+        let run = |sent, lost| Outcome {
+            sent,
+            captured: sent - lost,
+            lost,
+            seconds: 1.0,
+        };
+        assert_eq!(judged(&run(980_000, 0), 1.0), Attempt::Kept(0.98));
+        assert_eq!(judged(&run(960_000, 0), 1.0), Attempt::Late);
+        assert_eq!(judged(&run(1_000_000, 1), 1.0), Attempt::Lost);
+    }
+}
