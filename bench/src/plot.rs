@@ -115,11 +115,13 @@ fn lines(
     let root = root.titled(title, (FONT, 18))?;
     let (area, legend) = root.split_horizontally(WIDTH - LEGEND_WIDTH);
     let count = i32::try_from(grid.columns.len())?;
+    let (low, high) = (least * 0.8, greatest * 1.1);
+    let scale = (low..high).log_scale().with_key_points(labels(low, high));
     let mut chart = ChartBuilder::on(&area)
         .margin(12)
         .x_label_area_size(44)
         .y_label_area_size(58)
-        .build_cartesian_2d(-1..count, (least * 0.8..greatest * 1.1).log_scale())?;
+        .build_cartesian_2d(-1..count, scale)?;
     let column = |place: &i32| {
         let place = usize::try_from(*place).ok();
         let column = place.and_then(|at| grid.columns.get(at));
@@ -163,4 +165,36 @@ fn lines(
     }
     root.present()?;
     Ok(true)
+}
+
+/// The labels of a logarithmic axis: 1, 2 and 5 times powers of ten.
+fn labels(low: f64, high: f64) -> Vec<f64> {
+    let decades = (-9..12).map(|exponent| 10_f64.powi(exponent));
+    let labels = decades.flat_map(|decade| [1.0, 2.0, 5.0].map(|digit| digit * decade));
+    labels.filter(|label| (low..high).contains(label)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Spread;
+
+    #[test]
+    fn both_axes_have_labels() {
+        let rates = [(50, 100.0), (100, 61.0), (200, 33.0), (400, 18.0)];
+        let rows = rates.map(|(rate, value)| {
+            let name = format!("shed/all/{rate}pc/events");
+            Row::new(&name, None, Ok(Spread::once(value)))
+        });
+        let mut figures = rows::table(rows::FIGURES);
+        let figure = figures.find(|figure| figure[0] == "shed-events").unwrap();
+        let (_, svg) = draw(&rows, &figure).unwrap();
+        let of = |label: &str| svg.lines().filter(|line| *line == label).count();
+        assert_eq!(
+            ["20", "50", "100", "200", "400"].map(of),
+            [1, 2, 2, 1, 1],
+            "{svg}"
+        );
+        assert_eq!(labels(14.4, 110.0), [20.0, 50.0, 100.0]);
+    }
 }

@@ -161,6 +161,8 @@ fn rows_of_all_figures() -> Vec<Row> {
         ("latency/idle/p99", 90.0),
         ("processing/ttl/1us", 80.0),
         ("flow/lfn/negatives/formula/5pc", 2.5),
+        ("overload/af-packet/1q", 41.0),
+        ("overload/af-xdp/60B", 53.0),
         ("shed/all/400pc/events", 17.3),
         ("shed/none/400pc/connections", 39.5),
     ] {
