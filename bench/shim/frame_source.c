@@ -17,6 +17,7 @@
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
 #include <net/if.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,11 +27,12 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
-/* Offsets in a frame, and runs of the program in one system call. */
-enum { PORT = 34, PAYLOAD = 42, RUNS = 1 << 15, BURST_MAX = 256, LEAST = 60, MOST = 1514 };
+/* Offsets in a frame, and limits. */
+enum { PORT = 34, PAYLOAD = 42, BURST_MAX = 256, LEAST = 60, MOST = 1514 };
 
 /* What the program and this process share. A burst is one batch of the kernel: the program decides at its first frame. */
 struct state {
@@ -41,6 +43,11 @@ static int fail(const char *what)
 {
 	fprintf(stderr, "frame_source: %s: %s\n", what, strerror(errno));
 	return 1;
+}
+
+static void ignore(int signal)
+{
+	(void)signal;
 }
 
 static int bpf(int command, union bpf_attr *attr)
@@ -201,18 +208,20 @@ int main(int argc, char **argv)
 	state->end_ns = start_ns + time_ns;
 	state->gap_ns = rate > 0 ? (uint64_t)(1e9 * burst / rate) : 0;
 	state->burst = burst;
-	while (now_ns(CLOCK_MONOTONIC) < state->end_ns) {
-		union bpf_attr run = { 0 };
-		run.test.prog_fd = (uint32_t)program;
-		run.test.data_in = (uintptr_t)frame;
-		run.test.data_size_in = size;
-		run.test.repeat = RUNS;
-		run.test.flags = BPF_F_TEST_XDP_LIVE_FRAMES;
-		run.test.batch_size = burst;
-		state->at = 0;
-		if (bpf(BPF_PROG_TEST_RUN, &run) < 0 && errno != EINTR)
-			return fail("BPF_PROG_TEST_RUN (needs Linux 5.18)");
-	}
+	/* The program sends until end_ns. The signal ends the call, whose begin and end take milliseconds. */
+	const struct sigaction action = { .sa_handler = ignore };
+	const struct itimerval timer = { .it_value = { .tv_sec = (time_t)(time_ns / 1000000000), .tv_usec = time_ns / 1000 % 1000000 + 1 } };
+	union bpf_attr run = { 0 };
+	run.test.prog_fd = (uint32_t)program;
+	run.test.data_in = (uintptr_t)frame;
+	run.test.data_size_in = size;
+	run.test.repeat = (INT32_MAX / burst) * burst;
+	run.test.flags = BPF_F_TEST_XDP_LIVE_FRAMES;
+	run.test.batch_size = burst;
+	if (sigaction(SIGALRM, &action, NULL) < 0 || setitimer(ITIMER_REAL, &timer, NULL) < 0)
+		return fail("the timer");
+	if (bpf(BPF_PROG_TEST_RUN, &run) < 0 && errno != EINTR)
+		return fail("BPF_PROG_TEST_RUN (needs Linux 5.18)");
 	printf("%llu %llu\n", (unsigned long long)state->sent,
 	       (unsigned long long)(now_ns(CLOCK_REALTIME) - now_ns(CLOCK_MONOTONIC)));
 	return 0;
