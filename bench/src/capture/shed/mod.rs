@@ -10,6 +10,7 @@
 //! events are 100 %.
 
 mod run;
+mod size;
 mod traffic;
 
 use std::{collections::BTreeMap, io};
@@ -93,14 +94,15 @@ const FIRST_CPU: usize = 4;
 /// The figures of each turn, in the order of [`FIGURES`], by variant and rate.
 type Turns = BTreeMap<(&'static str, u32), Result<Vec<[f64; 7]>, Failure>>;
 
-/// The rows of figure 12.
+/// The rows of figures 5 and 12.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
     let (copies, turns) = if session.scale.seconds < BRIEF_BELOW {
         BRIEF
     } else {
         (COPIES, REPETITIONS.min(session.scale.repetitions))
     };
-    let lab = Lab::new(session, copies);
+    size::rows(session, turns)?;
+    let lab = Lab::of_capture(session, copies);
     if let Err(Failure::CannotRun(why)) = &lab {
         say(&format!("SKIP: load shedding {why}"));
     }
@@ -265,7 +267,7 @@ mod tests {
         read(folder.path()).unwrap()
     }
 
-    fn session(folder: &Path, selection: &str) -> Session {
+    pub(super) fn session(folder: &Path, selection: &str) -> Session {
         let scale = Scale {
             ring_bytes: 2 << 20,
             seconds: 0.001,

@@ -28,6 +28,8 @@ const SHUNT: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../examples/modules/shunt-tls.lua"
 );
+/// Arguments of a recorder with [`SLOW`].
+pub(super) const SLOW_SCRIPT: &str = "--trigger-lua FOLDER/slow.lua";
 /// No packet needs longer from the interface to the ring.
 const LAG: Duration = Duration::from_millis(200);
 /// A sender that needs more than this multiple of the planned time had another rate.
@@ -72,15 +74,33 @@ pub(super) struct Lab {
 }
 
 impl Lab {
+    /// The lab of figure 12: the capture, and a ring for a quarter of its packets.
+    ///
     /// # Errors
     /// [`Failure::CannotRun`]: Suricata, the capture or root is missing.
-    pub(super) fn new(session: &Session, copies: u8) -> Result<Self, Failure> {
-        let program = path(session.programs.retroscope.as_ref())?;
+    pub(super) fn of_capture(session: &Session, copies: u8) -> Result<Self, Failure> {
         if Command::new("suricata").arg("-V").output().is_err() {
             let why = "needs Suricata, which scripts/suricata.sh installs";
             return Err(Failure::CannotRun(why.to_owned()));
         }
         let frames = Frames::read(copies)?;
+        // For each packet 18 bytes for its descriptor and a share of the unused ends of buckets,
+        // and 4 MiB for a bucket that is being overwritten.
+        let full = frames.len() / 4;
+        let ring_mib = ((frames.bytes(full) + 18 * full) >> 20) + 4;
+        Self::new(session, frames, ring_mib)
+    }
+
+    /// The lab of figure 5: frames of one size.
+    ///
+    /// # Errors
+    /// [`Failure::CannotRun`]: root is missing.
+    pub(super) fn of_bursts(session: &Session) -> Result<Self, Failure> {
+        Self::new(session, Frames::alike(), 64)
+    }
+
+    fn new(session: &Session, frames: Frames, ring_mib: usize) -> Result<Self, Failure> {
+        let program = path(session.programs.retroscope.as_ref())?;
         let veth = Veth::new()?;
         for interface in ["v0", "v1"] {
             veth.set(interface, &["mtu", "65535"])?;
@@ -88,10 +108,6 @@ impl Lab {
         let folder = TempDir::new().map_err(|error| Failure::system("mkdir", error))?;
         fs::write(folder.path().join("slow.lua"), SLOW)
             .map_err(|error| Failure::system("write", error))?;
-        // For each packet 18 bytes for its descriptor and a share of the unused ends of buckets,
-        // and 4 MiB for a bucket that is being overwritten.
-        let full = frames.len() / 4;
-        let ring_mib = ((frames.bytes(full) + 18 * full) >> 20) + 4;
         Ok(Self {
             program,
             veth,
@@ -149,11 +165,9 @@ impl Lab {
         let recorder_ns = recorder.cpu_ns()? - start_ns;
         park_timeout(LAG);
         let (connections, events, suricata_seconds) = self.suricata()?;
-        let (stdout, _) = recorder.stop()?;
-        let summary = parsed(stdout.lines().last().unwrap_or_default())?;
+        let summary = self.summary(recorder, packets as u64)?;
         let source = &summary["sources"][0];
         let count = |value: &Value| value.as_u64().unwrap_or_default();
-        check_count(packets as u64, count(&source["received"]))?;
         let percent = |seconds| 100.0 * seconds / time.seconds;
         Ok(Outcome {
             sent: packets as u64,
@@ -167,16 +181,33 @@ impl Lab {
         })
     }
 
+    /// Ends a recorder, which must have received `sent` packets, and returns its summary.
+    pub(super) fn summary(&self, recorder: Process, sent: u64) -> Result<Value, Failure> {
+        let (stdout, _) = recorder.stop()?;
+        let summary = parsed(stdout.lines().last().unwrap_or_default())?;
+        let received = summary["sources"][0]["received"].as_u64();
+        check_count(sent, received.unwrap_or_default())?;
+        Ok(summary)
+    }
+
     fn recorder(&self, variant: &Variant) -> Result<Process, Failure> {
+        if variant.is_lossless {
+            return self.recorder_with(5 * self.ring_mib, "", variant);
+        }
+        let overload = format!("--set capture-buffer=1MiB {SLOW_SCRIPT}");
+        self.recorder_with(self.ring_mib, &overload, variant)
+    }
+
+    /// A recorder with more arguments. `FOLDER` and `SHUNT` are replaced in all.
+    pub(super) fn recorder_with(
+        &self,
+        ring_mib: usize,
+        overload: &str,
+        variant: &Variant,
+    ) -> Result<Process, Failure> {
         let folder = self.folder.path();
-        let (rings, overload) = if variant.is_lossless {
-            (5, "")
-        } else {
-            (1, "--set capture-buffer=1MiB --trigger-lua FOLDER/slow.lua")
-        };
         let line = format!(
-            "record --json -i v1 -w FOLDER/dumps --api unix:FOLDER/api --ring {}MiB {overload} {} --trigger",
-            rings * self.ring_mib,
+            "record --json -i v1 -w FOLDER/dumps --api unix:FOLDER/api --ring {ring_mib}MiB {overload} {} --trigger",
             variant.options,
         );
         let place = folder.display().to_string();
@@ -187,7 +218,7 @@ impl Lab {
         Process::start(self.veth.command(words), "recording on", self.seats.program)
     }
 
-    fn send(&self, count: usize, rate: f64) -> Result<SendTime, Failure> {
+    pub(super) fn send(&self, count: usize, rate: f64) -> Result<SendTime, Failure> {
         let send = || self.frames.send("v0", count, rate);
         self.veth.run(|| pin::confined(self.seats.sender, send))?
     }
@@ -258,7 +289,7 @@ fn parsed(text: &str) -> Result<Value, Failure> {
     clippy::cast_sign_loss,
     reason = "a number of packets"
 )]
-fn count(packets: f64) -> usize {
+pub(super) fn count(packets: f64) -> usize {
     packets as usize
 }
 

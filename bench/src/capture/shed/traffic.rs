@@ -59,6 +59,21 @@ impl Frames {
         Ok(frames)
     }
 
+    /// Frames of 512 bytes, for the longest burst: UDP over IPv4 from 256 ports.
+    pub(super) fn alike() -> Self {
+        let mut frame = [0; 512];
+        frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+        frame[12..24].copy_from_slice(&[8, 0, 0x45, 0, 1, 242, 0, 0, 0, 0, 64, 17]);
+        frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        frame[36..40].copy_from_slice(&[7, 208, 1, 222]);
+        let mut frames = Self::default();
+        for number in 0..200_000_u32 {
+            frame[34] = number.to_le_bytes()[0];
+            frames.push(&frame);
+        }
+        frames
+    }
+
     fn push(&mut self, frame: &[u8]) {
         let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
         self.frames.push(FrameMeta {
