@@ -18,7 +18,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use tempfile::TempDir;
@@ -27,7 +27,7 @@ use crate::{
     namespace::Namespace,
     quiet,
     recorder::{Outcome, Recorder},
-    traffic::{Frames, HEADERS, Sender, udp},
+    traffic::{HEADERS, Sender},
 };
 
 /// Number of concurrent flows. Flows send in turns, and start at different times.

@@ -61,20 +61,6 @@ fn internet_checksum(header: &[u8]) -> u16 {
     !u16::try_from(sum).unwrap()
 }
 
-/// Frames of any length, stored consecutively.
-#[derive(Debug, Default)]
-pub(crate) struct Frames {
-    memory: Vec<u8>,
-    frames: Vec<FrameMeta>,
-}
-
-impl Frames {
-    pub(crate) fn push(&mut self, frame: &[u8]) {
-        self.frames.push(meta(self.memory.len(), frame.len()));
-        self.memory.extend(frame);
-    }
-}
-
 /// Sends frames out of an interface of a namespace.
 #[derive(Debug)]
 pub(crate) struct Sender {
@@ -123,26 +109,6 @@ impl Sender {
             };
             sender.socket.send(burst).unwrap();
             on_progress(numbers.end, sender);
-        })
-    }
-
-    /// Sends `count` frames at `rate` a second: the frames of `of`, repeated in a loop. Returns the
-    /// duration.
-    pub(crate) fn replay(&mut self, of: &Frames, count: u64, rate: u64) -> Duration {
-        let all = of.frames.len() as u64;
-        self.paced(count, Some(rate), |numbers, sender| {
-            let mut from = numbers.start;
-            while from < numbers.end {
-                let to = numbers.end.min((from / all + 1) * all);
-                let [first, end] = [from % all, from % all + (to - from)];
-                let place = usize::try_from(first).unwrap()..usize::try_from(end).unwrap();
-                let burst = Burst {
-                    memory: &of.memory,
-                    frames: &of.frames[place],
-                };
-                sender.socket.send(burst).unwrap();
-                from = to;
-            }
         })
     }
 
