@@ -78,16 +78,20 @@ static int load(int map, int interface)
 		INSN(0, 0, 0, 0, 0),
 		CALL(BPF_FUNC_ktime_get_ns),
 		GET(1, at),
-		JUMPI(BPF_JNE, 1, 0, 10),
+		JUMPI(BPF_JNE, 1, 0, 13),
 		/* The first frame of a batch: send this batch if it is due. */
 		MOVI(2, 0),
 		GET(3, end_ns),
-		JUMP(BPF_JGE, 0, 3, 6),
+		JUMP(BPF_JGE, 0, 3, 9),
 		GET(3, next_ns),
-		JUMP(BPF_JLT, 0, 3, 4),
+		JUMP(BPF_JLT, 0, 3, 7),
 		MOVI(2, 1),
 		GET(4, gap_ns),
 		ADD(3, 4),
+		/* A sender that is late by more than a burst does not catch up. */
+		ADD(4, 3),
+		JUMP(BPF_JGE, 4, 0, 1),
+		MOV(3, 0),
 		PUT(next_ns, 3),
 		PUT(sends, 2),
 		/* All frames. */

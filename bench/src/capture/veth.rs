@@ -5,7 +5,7 @@ use std::{
     io,
     os::fd::AsFd,
     path::Path,
-    process::Command,
+    process::{Command, Output},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
     thread,
 };
@@ -66,7 +66,12 @@ impl Veth {
     /// Sets attributes of an interface: `ip link set`.
     pub(super) fn set(&self, interface: &str, attributes: &[&str]) -> Result<(), Failure> {
         let set = ["-n", &self.0, "link", "set", interface];
-        ip(&[&set[..], attributes].concat())
+        ip(&[&set[..], attributes].concat()).map(drop)
+    }
+
+    /// Runs a command in the namespace. Returns what it prints.
+    pub(super) fn output(&self, words: &[&str]) -> Result<String, Failure> {
+        ip(&[&["netns", "exec", &self.0], words].concat())
     }
 
     /// Runs `work` on a thread in the namespace.
@@ -85,14 +90,19 @@ impl Drop for Veth {
     }
 }
 
-fn ip(arguments: &[&str]) -> Result<(), Failure> {
-    let what = format!("ip {}", arguments.join(" "));
-    let output = Command::new("ip")
-        .args(arguments)
-        .output()
-        .map_err(|error| Failure::system(&what, error))?;
+fn ip(arguments: &[&str]) -> Result<String, Failure> {
+    let output = Command::new("ip").args(arguments).output();
+    printed(output, &format!("ip {}", arguments.join(" ")))
+}
+
+/// What a program printed.
+///
+/// # Errors
+/// [`Failure::CannotRun`]: the program failed.
+pub(super) fn printed(output: io::Result<Output>, what: &str) -> Result<String, Failure> {
+    let output = output.map_err(|error| Failure::system(what, error))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     Err(Failure::CannotRun(format!("{what}: {said} (needs root)")))

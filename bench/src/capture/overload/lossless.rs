@@ -1,5 +1,6 @@
 //! The highest rate at which an engine loses no packet, by packet size (FlowScope, figure 4; QQ
-//! thesis, table 3.1).
+//! thesis, table 3.1). The sender's CPU does the kernel's work of receiving, so that only the
+//! program's buffers can overflow.
 
 use std::io;
 
@@ -11,9 +12,9 @@ use crate::{
 };
 
 const SIZES: [u32; 6] = [64, 128, 256, 512, 1024, 1514];
-/// The search begins between the sender's highest rate and this part of it.
+/// The search begins between the sender's highest rate and this rate divided by [`RANGE`].
 const RANGE: f64 = 16.0;
-/// Steps of the search, and how often it sends again at a rate that lost packets. The second pair
+/// Steps of the search, and how often it sends again at a rate that was not kept. The second pair
 /// is for brief runs.
 const EFFORT: [(u32, u32); 2] = [(5, 1), (3, 0)];
 /// A sender that sends less than this part of a rate does not reach the rate.
@@ -38,7 +39,7 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
         session.row(&format!("lossless/{}/{size}B", engine.name), None, || {
             let lab = lab.get_or_insert_with(|| {
                 enough_cores(2, false)?;
-                Lab::new(&session.programs, 1, true)
+                Lab::new(&session.programs, 1, false)
             });
             highest(
                 session,
@@ -63,7 +64,7 @@ fn highest(session: &Session, lab: &Lab, engine: &Engine, size: u32) -> Result<F
         search(flood.mpps(), steps, |mpps| {
             let mut attempt = judged(&run(mpps * 1e6)?, mpps);
             for _ in 0..again {
-                if attempt == Attempt::Lost {
+                if !matches!(attempt, Attempt::Kept(_)) {
                     attempt = judged(&run(mpps * 1e6)?, mpps);
                 }
             }
@@ -88,7 +89,7 @@ fn judged(outcome: &Outcome, mpps: f64) -> Attempt {
 /// too slow for the next higher rate.
 ///
 /// # Errors
-/// [`Failure::Unsound`]: packets were lost at all rates.
+/// [`Failure::Unsound`]: no rate was kept.
 fn search(
     most: f64,
     steps: u32,
@@ -103,7 +104,7 @@ fn search(
             failed => (high, is_late) = (rate, failed == Attempt::Late),
         }
     }
-    let none = || Failure::Unsound(format!("lost packets at all rates down to {high:.3} Mpps"));
+    let none = || Failure::Unsound(format!("no rate without loss down to {high:.3} Mpps"));
     Ok((kept.ok_or_else(none)?, is_late))
 }
 

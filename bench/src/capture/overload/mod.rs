@@ -1,11 +1,11 @@
-//! Live capture at high rates: how many packets each engine receives under overload (survey,
-//! figures 10 and 11), its highest rate without loss ([`lossless`]), and the accuracy of its time
-//! stamps ([`stamps`]).
+//! Live capture at high rates. For each engine: the share of packets that it captures under overload
+//! (survey, figures 10 and 11). [`lossless`] has the highest rate without loss, and [`stamps`] the
+//! accuracy of time stamps.
 //!
 //! `shim/frame_source.c` sends frames into the receive queues of a veth device, with a sender for
-//! each queue. The kernel runs the receive work of a queue in a separate thread (threaded NAPI), so
-//! that the work of receiving does not slow down the sender. Senders have separate CPUs if there are
-//! CPUs for the kernel's threads and the program too.
+//! each queue. Under overload, a thread of the kernel does the receive work of each queue (threaded
+//! NAPI), so that this work does not slow down the sender. Otherwise the sender's CPU does this
+//! work. Senders have separate CPUs if there are CPUs for the kernel's threads and the program too.
 //!
 //! Every sent packet is captured, counted as lost by the program, or counted as dropped by the veth
 //! device. If the numbers do not add up, there is no figure.
@@ -13,18 +13,18 @@
 pub(crate) mod lossless;
 pub(crate) mod stamps;
 
-use std::{
-    collections::HashSet,
-    fs, io,
-    process::{Command, Stdio},
-    thread::park_timeout,
-    time::Duration,
-};
+use std::{collections::HashSet, fs, io, process::Stdio, thread::park_timeout, time::Duration};
 
 use rustix::process::Pid;
 use tempfile::TempDir;
 
-use super::{Programs, contestant::Process, path, shed::BRIEF_BELOW, veth::Veth};
+use super::{
+    Programs,
+    contestant::Process,
+    path,
+    shed::BRIEF_BELOW,
+    veth::{Veth, printed},
+};
 use crate::{
     measure::{Failure, Figure, Spread},
     pin,
@@ -36,6 +36,8 @@ use crate::{
 const SIZES: [u32; 6] = [60, 128, 256, 512, 1024, 1500];
 /// Receive queues in figure 10.
 const QUEUES: [usize; 3] = [1, 2, 4];
+/// Packets a second that the senders offer under overload, if they can: more than a core receives.
+const OFFERED: f64 = 5e6;
 /// Packets that the sender sends at once.
 const BURST: u32 = 64;
 /// Turns of each case, and turns of a brief run.
@@ -101,7 +103,7 @@ impl Engine {
     }
 }
 
-/// What the senders sent.
+/// The packets of all senders.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     packets: u64,
@@ -109,7 +111,7 @@ struct Sent {
     offset_ns: i64,
 }
 
-/// What became of the packets of a run. `captured + lost == sent`.
+/// Numbers of the packets of a run. `captured + lost == sent`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Outcome {
     sent: u64,
@@ -153,7 +155,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// `is_threaded`: threads of the kernel receive, not the sender.
+    /// `is_threaded`: a thread of the kernel receives for each queue, not the sender.
     ///
     /// # Errors
     /// [`Failure::CannotRun`]: root or a program is missing.
@@ -173,7 +175,7 @@ impl Lab {
         if is_threaded {
             let before = kernel_threads()?;
             let on = "echo 1 > /sys/class/net/v1/threaded";
-            lab.output(&["sh", "-c", on])?;
+            lab.veth.output(&["sh", "-c", on])?;
             for thread in kernel_threads()?.difference(&before) {
                 pin::move_to(*thread, &lab.others);
             }
@@ -181,17 +183,9 @@ impl Lab {
         Ok(lab)
     }
 
-    /// The output of a command in the namespace.
-    fn output(&self, words: &[&str]) -> Result<String, Failure> {
-        said(
-            self.veth
-                .command(words.iter().map(|word| (*word).to_owned())),
-        )
-    }
-
     /// Packets that the receiving veth device dropped.
     fn dropped(&self) -> Result<u64, Failure> {
-        let text = self.output(&["cat", DROPPED])?;
+        let text = self.veth.output(&["cat", DROPPED])?;
         let failed = |error| Failure::system(DROPPED, error);
         text.trim().parse().map_err(failed)
     }
@@ -217,7 +211,7 @@ impl Lab {
         };
         for child in children {
             let output = child.wait_with_output();
-            let text = checked(output, &self.source)?;
+            let text = printed(output, &self.source)?;
             let mut numbers = text.split_whitespace().map(str::parse::<i64>);
             let (Some(Ok(packets)), Some(Ok(offset_ns))) = (numbers.next(), numbers.next()) else {
                 return Err(Failure::Wrong(format!("frame_source printed {text}")));
@@ -300,24 +294,6 @@ fn kernel_threads() -> Result<HashSet<Pid>, Failure> {
     Ok(ours.collect())
 }
 
-fn said(mut command: Command) -> Result<String, Failure> {
-    let output = command.output();
-    checked(output, &format!("{command:?}"))
-}
-
-/// What a program printed.
-///
-/// # Errors
-/// [`Failure::CannotRun`]: the program failed.
-fn checked(output: io::Result<std::process::Output>, what: &str) -> Result<String, Failure> {
-    let output = output.map_err(|error| Failure::system(what, error))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(Failure::CannotRun(format!("{what}: {said}")))
-}
-
 /// Turns of a case.
 fn turns(session: &Session) -> usize {
     if session.scale.seconds < BRIEF_BELOW {
@@ -327,8 +303,7 @@ fn turns(session: &Session) -> usize {
     }
 }
 
-/// Percentage of the sent packets that each engine captures, if packets are sent as fast as
-/// possible.
+/// Percentage of the sent packets that each engine captures under overload.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
     let names = |engine: &str, size, queues| {
         let by_queues = (size == SIZES[0]).then(|| format!("overload/{engine}/{queues}q"));
@@ -351,7 +326,7 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
                 Lab::new(&session.programs, queues, true)
             });
             let percent = lab.as_ref().map_err(Clone::clone).and_then(|lab| {
-                let run = |_| lab.run(engine, size, session.scale.time(0.5), 0.0);
+                let run = |_| lab.run(engine, size, session.scale.time(0.5), OFFERED);
                 let outcomes = (0..turns(session)).map(run);
                 share(&outcomes.collect::<Result<Vec<_>, _>>()?, lab)
             });
@@ -380,7 +355,10 @@ fn share(outcomes: &[Outcome], lab: &Lab) -> Result<Figure, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
+    use std::{
+        path::{Path, PathBuf},
+        process::Command,
+    };
 
     use super::*;
 

@@ -67,7 +67,7 @@ impl Lab {
             park_timeout(LAG);
             let socket = self.folder.path().join("api").display().to_string();
             let words = [&self.retroscope, "query", "--socket", &socket, "-w", &name];
-            self.output(&words)?;
+            self.veth.output(&words)?;
         } else {
             park_timeout(TCPDUMP_LAG);
         }
