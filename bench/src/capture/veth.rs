@@ -95,7 +95,7 @@ fn ip(arguments: &[&str]) -> Result<String, Failure> {
     printed(output, &format!("ip {}", arguments.join(" ")))
 }
 
-/// What a program printed.
+/// The output of a program.
 ///
 /// # Errors
 /// [`Failure::CannotRun`]: the program failed.

@@ -1,4 +1,4 @@
-//! Live capture at high rates. For each engine: the share of packets that it captures under overload
+//! Live capture at high rates: the share of packets that each engine captures under overload
 //! (survey, figures 10 and 11). [`lossless`] has the highest rate without loss, and [`stamps`] the
 //! accuracy of time stamps.
 //!

@@ -2,8 +2,8 @@
 //! inaccurate).
 //!
 //! A burst is a number of packets that wait in the receive queue together until the kernel fetches
-//! the packets, as with a NIC that delays its interrupts. Each packet contains the time at which the
-//! sender put it into the queue. The error of a stamp is the difference of stamp and this time.
+//! the packets, as with a NIC that delays its interrupts. Each packet contains the time at which
+//! the sender put it into the queue. The error of a stamp is the difference of stamp and this time.
 
 use std::{io, path::Path, thread::park_timeout, time::Duration};
 
