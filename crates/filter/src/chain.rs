@@ -124,8 +124,8 @@ impl ChainParser<'_> {
         }
     }
 
-    /// The operand for a clause without own terms. Fails if the clause is a bare value after an own
-    /// term, such as `443` in `port 80 and $flow or 443`.
+    /// The operand for a clause without own terms. Fails if the clause is a bare number or address
+    /// directly after an own term and a joiner, such as `443` in `port 80 and $flow or 443`.
     fn pcap_text(&self, clause: &Clause) -> Result<ChainOperand, FilterError> {
         let words = clause.words.clone();
         if words.end - clause.first == 1 && self.lost_its_qualifiers(words.start) {

@@ -127,7 +127,7 @@ fn primitives(expr: &str) -> usize {
     words(expr).iter().filter(joins).count() + 1
 }
 
-/// Whether libpcap compiles an expression within a millisecond, not counting name look-ups.
+/// Whether libpcap certainly compiles an expression within a millisecond, plus name look-ups.
 pub(crate) fn is_quick(expr: &str) -> bool {
     expr.len() <= QUICK_BYTES && primitives(expr) <= QUICK_PRIMITIVES
 }

@@ -4,9 +4,9 @@ use std::{borrow::Cow, fmt::Write as _, ops::Range};
 
 use crate::{ProgramError, Variable, display_filter};
 
-/// Characters of a long line that [`FilterError::render`] shows before the offending word.
+/// Maximum number of characters that [`FilterError::render`] shows before the offending word.
 const CONTEXT_CHARS_BEFORE: usize = 60;
-/// Characters of a long line that [`FilterError::render`] shows from the offending word on.
+/// Maximum number of characters that [`FilterError::render`] shows from the offending word on.
 const CONTEXT_CHARS_AFTER: usize = 40;
 
 /// The reason why a text is no filter or template, and the place in the text.
@@ -43,7 +43,7 @@ pub enum FilterProblem {
     /// message.
     #[error("{0}")]
     Misplaced(&'static str),
-    /// An invalid payload term. The place is the invalid part of the term.
+    /// An invalid payload term, or more patterns than allowed. The place is in the term.
     #[error("{0}")]
     Payload(Cow<'static, str>),
     /// The expression has too many own terms, or too many pieces of text between own terms. The
@@ -56,8 +56,8 @@ pub enum FilterProblem {
         limit: usize,
     },
     /// A name that is not replaced by numbers, such as a host's or a network's, in the same piece
-    /// as a variable. The piece is compiled for each trigger, but names are looked up only once, when
-    /// the template is made.
+    /// as a variable. The piece is compiled for each trigger, when names must not be looked up any
+    /// more.
     #[error(
         "'{name}' is a name next to {variable}: names are looked up once, before {variable} is filled in; \
          write an address instead of the name"
@@ -95,7 +95,7 @@ pub enum FilterProblem {
          write each with its qualifiers ('host A or host B'), without 'vlan', 'mpls', 'pppoes' or 'geneve'"
     )]
     TooMany {
-        /// Number of primitives.
+        /// Approximate number of primitives, operands of arithmetic included.
         primitives: usize,
         /// The limit.
         limit: usize,
@@ -103,7 +103,7 @@ pub enum FilterProblem {
     /// libpcap's program contains something that recorded packets cannot answer.
     #[error("{0}")]
     Program(ProgramError),
-    /// libpcap does not work at all, for example for lack of memory. Contains libpcap's message.
+    /// libpcap does not work at all, for example for lack of memory. Contains the message.
     #[error("libpcap: {0}")]
     Library(String),
 }
@@ -148,8 +148,8 @@ impl FilterError {
         &self.text
     }
 
-    /// Bytes of the offending word in [`Self::text`], on character boundaries. The whole text if
-    /// the error is about no single word. Empty if something is missing at this place.
+    /// Bytes of the offending words in [`Self::text`], on character boundaries. The whole text or
+    /// part if the error is about no single word. Empty, for example, if something is missing here.
     #[must_use]
     pub fn span(&self) -> Range<usize> {
         self.span.clone()
@@ -170,9 +170,9 @@ impl FilterError {
     ///
     /// Columns count characters. Tabs and control characters appear as spaces. A long line is
     /// shortened to the part around the word. [`FilterProblem::TooLong`],
-    /// [`FilterProblem::TooMany`] and [`FilterProblem::Library`] have the first line only. A text
-    /// that looks like a display filter of Wireshark gets a last line, with the capture filter to
-    /// write instead if there is a translation.
+    /// [`FilterProblem::TooMany`] and [`FilterProblem::Library`] have the first line only. A short
+    /// text that looks like a display filter of Wireshark gets a last line, with the capture filter
+    /// to write instead if there is a translation.
     #[must_use]
     pub fn render(&self) -> String {
         let mut out = format!("filter: {self}");

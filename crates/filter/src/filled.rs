@@ -133,7 +133,7 @@ impl TermValues {
     }
 }
 
-/// Value of `$flow`. Two values are equal if they name the same flow.
+/// Value of `$flow`. Two values are equal if their flow keys, or their datagrams, are equal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FlowTerm {
     /// The flow is known: from the trigger packet, from the first fragment of its datagram, or
@@ -260,7 +260,7 @@ impl FilterPiece {
         if let Some(made) = of(&self.lock(), link) {
             return made.clone();
         }
-        // Relaxed: callers seal a piece before they pass the piece to other threads.
+        // Relaxed: callers should seal a piece before they pass the piece to other threads.
         if self.is_sealed.load(Relaxed)
             && let Some(name) = &self.name
         {

@@ -17,9 +17,9 @@ use retroscope_packet::LinkType;
 
 use crate::{Program, link::LinkLayout};
 
-/// Values that are remembered of one field; a field with more counts as untested.
+/// Maximum number of values remembered of one field; a field with more counts as untested.
 const VALUES_MAX: usize = 64;
-/// Fields that are remembered on a path; further fields count as untested. The limit bounds memory,
+/// Maximum number of fields remembered on a path; further fields count as untested. Bounds memory,
 /// because each target of a jump keeps a copy of the fields.
 const FIELDS_MAX: usize = 64;
 /// Maximum number of VLAN tags, and of MPLS labels, that are followed.

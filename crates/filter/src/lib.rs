@@ -7,7 +7,7 @@
 //! - [`Template`] is an expression with variables (`host $srcIP`) and Retroscope's own terms
 //!   (`$flow`, `payload contains "…"`). With the facts of a trigger packet a template becomes a
 //!   [`FilledExpression`].
-//! - [`FusedPrograms`] runs many programs as one function.
+//! - [`FusedPrograms`] runs many programs together, as one function if they are short enough.
 //! - [`Filter`] is a filled expression, compiled for each link type of the sources. It decides what
 //!   to do with a packet.
 //! - [`RuleSet`] holds thousands of filters and finds, mostly by look-ups, all that match a packet.

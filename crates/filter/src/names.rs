@@ -11,11 +11,11 @@
 //! nsswitch.conf(5) may direct any of these calls to another machine. So this module looks names up
 //! once. If the meaning stays the same, it replaces names of hosts, ports and protocols by the
 //! numbers and addresses that libpcap would find. Other names, such as those of networks, stay;
-//! text with such names is compiled at the start and never again.
+//! text with such names is not compiled any more after [`crate::Template::seal`].
 //!
 //! To distinguish names from keywords, this module lets libpcap compile `type WORD` for 802.11.
-//! After `type` libpcap's parser accepts any name, reports an unknown type, and looks nothing up.
-//! For a keyword libpcap reports a syntax error.
+//! After `type` libpcap's parser accepts any name, rejects all but a few as unknown types, and
+//! looks nothing up. For most keywords libpcap reports a syntax error.
 
 use std::{
     ffi::CString,
@@ -37,7 +37,7 @@ const IEEE802_11: LinkType = LinkType(105);
 /// Types of 802.11 that have names in libpcap (`ieee80211_types` of `gencode.c`).
 const TYPES: [&str; 5] = ["mgt", "management", "ctl", "control", "data"];
 
-/// A name and its replacement.
+/// A name and, if known, its replacement.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     /// Bytes of the name in the text.
@@ -257,7 +257,7 @@ fn meaning(
 }
 
 /// All addresses of a host that libpcap would compare with: the resolver's result, restricted to
-/// `proto`.
+/// one IP version if `proto` is `ip` or `ip6`.
 fn addresses(host: &str, proto: Option<&str>, is_first: bool) -> Option<String> {
     let all = (host, 0).to_socket_addrs().ok()?;
     let its = all.filter(|it| proto != Some(if it.is_ipv6() { "ip" } else { "ip6" }));

@@ -19,8 +19,8 @@ use crate::{
 ///
 /// [`Program::new`] checks that every operation code is known, every jump stays inside the program,
 /// scratch indexes are in range, no constant divisor is zero, and the last instruction returns. A
-/// run always ends, because it counts backward jumps and stops at a limit. libpcap makes backward
-/// jumps only for `protochain`.
+/// run (outside libpcap) always ends, because it counts backward jumps and stops at a limit.
+/// libpcap makes backward jumps only for `protochain`.
 ///
 /// A clone is cheap: it refers to the same program.
 #[derive(Clone)]

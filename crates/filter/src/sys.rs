@@ -124,7 +124,7 @@ fn bpf_filter_of(program: &Program, frame: &FilterFrame<'_>) -> u32 {
     }
 }
 
-/// libpcap's name for a link type without `DLT_`, such as `EN10MB`. `None` if there is no name.
+/// libpcap's name for a link type without `DLT_`, such as `EN10MB`. `None` if unknown.
 #[must_use]
 pub fn link_type_name(link_type: LinkType) -> Option<&'static str> {
     let link = LinkContext::new(link_type, 0, FilterMode::Savefile);

@@ -14,7 +14,7 @@ const PROTOCOLS: [(u8, &str); 5] = [
     (132, "sctp"),
 ];
 
-/// A variable of a [`crate::Template`]: a name with a dollar sign, in upper or lower case.
+/// A variable of a [`crate::Template`]: a name with a dollar sign, case-insensitive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Variable {
     /// `$srcIP`: source address of the trigger packet, IPv4 or IPv6.
@@ -74,7 +74,7 @@ impl Variable {
         matches!(self, Self::Flow | Self::Iface | Self::CommunityId)
     }
 
-    /// The variable with this name, dollar sign included, in upper or lower case.
+    /// The variable with this name, dollar sign included, case-insensitive.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
         all.find(|(_, its)| its.eq_ignore_ascii_case(name))

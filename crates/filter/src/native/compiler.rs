@@ -13,8 +13,8 @@ use std::{
 use super::NativeError;
 use crate::{FusedPrograms, Program};
 
-/// Maximum number of queued programs. At the start the queue holds the programs of thousands of
-/// rules, later the programs of dumps.
+/// Maximum number of queued programs. At the start the queue may hold the programs of thousands of
+/// rules.
 const WAITING_MAX: u64 = 65_536;
 /// Maximum number of failures kept for [`Compiler::failures`]. Further failures are only counted.
 const FAILURES_MAX: usize = 16;
@@ -23,7 +23,7 @@ const FAILURES_MAX: usize = 16;
 /// moment on, in every clone.
 ///
 /// Any thread may submit, and none waits for the result. Dropping the compiler finishes the current
-/// program, leaves the other programs to the interpreter, and joins the thread.
+/// program, leaves the queued programs as they are, and joins the thread.
 ///
 /// ```
 /// use retroscope_filter::{Compiler, Program};
@@ -184,7 +184,7 @@ impl CompilerState {
                     failures.push(error);
                 }
                 // Counted under the lock, so that a reader that sees the count also finds the
-                // failure.
+                // failure, unless the list was full.
                 add(&self.failed);
             }
         }

@@ -32,7 +32,7 @@ pub enum NativeError {
     /// The translator or the code generator failed: a bug in one of the two.
     #[error("the code generator failed: {message}")]
     Generator {
-        /// Message of the code generator.
+        /// Message of the code generator, or of a panic.
         message: String,
     },
     /// The system refused memory for code, or refused to make memory executable: out of memory, or

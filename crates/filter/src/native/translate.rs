@@ -1,6 +1,6 @@
 //! Translates instructions to Cranelift's intermediate code: blocks and the jumps between blocks.
 //!
-//! Instructions are translated in order. Jumps lead forward, except for the loop of `protochain`.
+//! Instructions are translated in order. libpcap's jumps lead forward, except for `protochain`.
 //! So all facts that meet at an instruction, except at the head of a loop, are known when the
 //! translator reaches the instruction. `operate` translates instructions that compute, `branch`
 //! conditional jumps.
@@ -226,7 +226,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         target
     }
 
-    /// The return value of a run from `target` on, if it is the same for every packet.
+    /// The return value of a run from `target` on, if known to be the same for every packet.
     pub(super) fn known_result(&self, target: usize) -> Option<u32> {
         let instruction = &self.program.instructions[target];
         match instruction.code {

@@ -2,7 +2,7 @@
 //!
 //! These terms are Retroscope's, not libpcap's. A payload term may replace any primitive, joined by
 //! `and or not ( )`. It tests the bytes that [`retroscope_packet::Parsed::payload`] returns, also
-//! if there are 0 bytes. A packet whose payload is unknown (`None`) does not match. libpcap never
+//! if there are 0 bytes. A packet whose payload is unknown (`None`) matches no term. libpcap never
 //! sees a payload term: in pcap-filter text, none of the three operators can follow `payload`.
 //!
 //! memchr's `memmem` searches single strings, aho-corasick many at once. The regex crate searches

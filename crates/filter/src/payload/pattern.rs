@@ -1,8 +1,8 @@
 //! Patterns of payload terms: `/^GET [^ ]*\.exe/i`.
 //!
-//! The language is that of the regex crate, applied to bytes. `.` is any byte except a line feed,
-//! `\xNN` is one byte, and classes such as `\w` are ASCII. There are no back references and no
-//! look-around, so every pattern takes linear time. Inside a pattern a slash is written `\/`.
+//! The language is that of the regex crate, applied to bytes. By default `.` is any byte except a
+//! line feed, `\xNN` is one byte, and classes such as `\w` are ASCII. There are no back references
+//! and no look-around, so every pattern takes linear time. Inside a pattern a slash is written `\/`.
 
 use regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
@@ -16,7 +16,7 @@ const NEST_MAX: u32 = 50;
 /// Maximum size of a pattern's program in bytes. For each byte of a payload, a search may read the
 /// whole program.
 const PROGRAM_BYTES_MAX: usize = 256 << 10;
-/// Memory, in bytes, for the cache that a search keeps between payloads.
+/// Maximum size, in bytes, of the cache that a search keeps between payloads.
 const CACHE_BYTES_MAX: usize = 1 << 20;
 
 /// Parses and compiles the pattern at `start`. Returns the compiled pattern and the offset after

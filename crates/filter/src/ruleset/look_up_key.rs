@@ -363,7 +363,7 @@ impl TableSlot for Flow4Slot {
 pub(super) struct SmallSlot {
     key: u64,
     value: u32,
-    /// A frame matches only if its flags are a subset of these bits.
+    /// A frame matches a single rule only if its flags are a subset of these bits. 0 for a group.
     need: u16,
     is_group: u16,
 }

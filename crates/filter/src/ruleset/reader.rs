@@ -110,7 +110,7 @@ impl RuleReader {
     }
 
     /// Like [`Self::refresh`], but sees every update that happened before this call, so that the
-    /// result does not depend on the writer's timing. Waits while the writer replaces the pointer.
+    /// result does not depend on the writer's timing. May wait for the lock of the pointer.
     pub fn refresh_blocking(&mut self) -> bool {
         // V1, as in `refresh`.
         let is_behind = self.shared.version.load(Ordering::Acquire) != self.version;

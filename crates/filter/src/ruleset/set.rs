@@ -31,8 +31,8 @@ use super::{
 /// Snap length for libpcap. It does not change which packets match.
 const SNAPLEN: u32 = 262_144;
 
-/// Rules to match packets against. The owner changes the set and publishes versions. A
-/// [`RuleReader`], which may be on another thread, takes the latest version at
+/// Rules to match packets against. The owner changes the set, which publishes versions. A
+/// [`RuleReader`], which may be on another thread, takes a new version in
 /// [`RuleReader::refresh`].
 ///
 /// ```
@@ -156,8 +156,8 @@ impl RuleSet {
         refused
     }
 
-    /// Adds a rule, or replaces the rule with the same identifier. Readers see the rule after their
-    /// next [`RuleReader::refresh`].
+    /// Adds a rule, or replaces the rule with the same identifier. Readers see the rule after a
+    /// [`RuleReader::refresh`] that returns `true`.
     ///
     /// Uses the programs with which the filter was prepared. Compiles other programs that the rule
     /// needs, for the link types of [`Self::add_link_type`]. A rule needs no program for link types

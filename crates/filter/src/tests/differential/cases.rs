@@ -18,7 +18,7 @@ fn jump(code: u16, k: u32, jump_true: u8, jump_false: u8) -> Instruction {
     }
 }
 
-/// Runs all implementations on packets filled with `byte`, of every length up to `len`. Returns how
+/// Runs the implementations on packets filled with `byte`, of every length up to `len`. Returns how
 /// many packets are kept.
 fn compare(program: &[Instruction], libpcap: Libpcap, byte: u8, len: usize) -> u64 {
     let mut judges = Judges::new();
@@ -197,7 +197,7 @@ fn a_chain_of_comparisons_stops_at_the_head_of_a_loop() {
         plain(op::LD_B_ABS, 4),
         Instruction::ret(1),
     ];
-    // `A` is 2 in the first round. Only a packet of 2 bytes takes a second round. Every path ends
+    // `A` is 2 in the first round. Only a packet of 2 bytes takes no second round. Every path ends
     // at the load of the fifth byte.
     assert_eq!(
         compare(&program, Libpcap::Asked, 0, 9),

@@ -1,4 +1,4 @@
-//! Programs that libpcap makes from random expressions that no user would write.
+//! Programs that libpcap makes from random expressions, most of which no user would write.
 
 use retroscope_packet::LinkType;
 

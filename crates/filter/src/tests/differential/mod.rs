@@ -76,7 +76,7 @@ impl Iterator for Trials {
     }
 }
 
-/// Runs all implementations of programs. Counts the programs, and the packets that the programs
+/// Runs the implementations of programs. Counts the programs, and the packets that the programs
 /// keep or reject.
 struct Judges {
     /// Guarded memory for each packet of a run.
@@ -108,7 +108,7 @@ impl Judges {
         }
     }
 
-    /// Runs all implementations on up to 64 packets. Fails if any result differs from that of the
+    /// Runs the implementations on up to 64 packets. Fails if any result differs from that of the
     /// interpreter.
     fn compare(&mut self, seed: u64, program: &Program, libpcap: Libpcap, packets: &[Packet]) {
         let places = self.places.iter_mut().zip(packets);
@@ -156,7 +156,7 @@ impl Judges {
         self.rejected += packets.len() as u64 - u64::from(expected.count_ones());
     }
 
-    /// Runs all implementations of a program with these instructions.
+    /// Like [`Self::compare`], for a program with these instructions.
     fn compare_instructions(
         &mut self,
         seed: u64,

@@ -163,7 +163,7 @@ fn loads_and_branches_mean_the_same_to_all() {
     judges.must_have_seen_both();
 }
 
-/// Long chains of comparisons, with few or many targets; some constants occur twice.
+/// Chains of comparisons, with few or many targets; constants may occur several times.
 #[test]
 fn long_lists_of_constants_mean_the_same_to_all() {
     let mut judges = Judges::new();

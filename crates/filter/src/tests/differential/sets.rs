@@ -25,7 +25,7 @@ const LINK_TYPES: [LinkType; 5] = [
     LinkType::LINUX_SLL2,
     LinkType::NULL,
 ];
-/// Fills results that the function must not change.
+/// Fills all results beforehand. The function must not change results without a frame.
 const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
 /// Runs all implementations of sets, and counts the results.
