@@ -4,7 +4,7 @@ use mlua::{Function, LuaString, Value};
 
 use crate::error::{ScriptError, kind};
 
-/// Number of bytes that are kept of a name that a dump function returns. The name becomes part of
+/// Maximum number of bytes kept of a name that a dump function returns. The name becomes part of
 /// messages and of a JSON file.
 const NAME_MAX: usize = 256;
 

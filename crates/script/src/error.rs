@@ -88,7 +88,7 @@ pub enum ScriptError {
     /// The watchdog thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// LuaJIT refused our own Lua code: a defect of this program or of its build.
+    /// Our own Lua code or set-up failed, in most cases by a defect of this program or its build.
     #[error("LuaJIT cannot be set up: {message}")]
     Setup {
         /// Lua's message.

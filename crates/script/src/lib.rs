@@ -3,8 +3,8 @@
 //!
 //! Trigger and dump functions correspond to FlowScope's `--trigger-code` and `--dumper-code`
 //! (FlowScope paper, section IV, listing 1). A trigger script is `return function(pkt) … end`. A
-//! dump script is `return function(trigger) … end`, which returns a predicate or an expression for
-//! a trigger packet.
+//! dump script is `return function(trigger) … end`, which returns a predicate, an expression or nil
+//! for a trigger packet.
 //!
 //! Three things differ from FlowScope:
 //!

@@ -34,7 +34,7 @@ use crate::{
 
 /// Maximum number of lines from `print` that are kept until the caller takes them.
 const NOTES_MAX: usize = 100;
-/// Number of bytes that are kept of each printed line. The limit bounds the kept copies, as the
+/// Maximum number of bytes kept of each printed line. The limit bounds the kept copies, as the
 /// script's own memory is bounded.
 const NOTE_BYTES_MAX: usize = 256 << 10;
 

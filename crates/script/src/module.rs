@@ -88,7 +88,7 @@ impl LuaModule {
     /// Runs the file once, and reads the table that it returns.
     ///
     /// # Errors
-    /// [`ScriptError`] if the text is not Lua, if it fails, or if it does not return a module.
+    /// [`ScriptError`], for example if the text is not Lua, fails, or does not return a module.
     pub fn new(script: &Script, limits: ScriptLimits) -> Result<Self, ScriptError> {
         let (state, loaded) = LuaRuntime::new(script, limits)?;
         let Value::Table(table) = &loaded.returned else {
@@ -359,7 +359,7 @@ impl ModuleTable<'_> {
         self.table.raw_get(field).map_err(setup)
     }
 
-    /// The error for an invalid field. It contains the line where the script first names the field.
+    /// The error for an invalid field, with the line, if found, that first names the field.
     fn wrong(&self, field: &str, should: &str) -> ScriptError {
         let line = line_of(self.script.text(), field);
         self.wrong_at(line, &format!("{field} should be {should}"))

@@ -70,7 +70,7 @@ impl Default for FlowPlace {
 /// The end of a flow for which a module requested a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModuleFlowEnd {
-    /// Index, in the batch, of the packet before which the flow ended.
+    /// Index, in the batch, of the packet before which the flow ended. 0 without a batch.
     pub at: usize,
     /// The key of the flow.
     pub key: BiflowKey,

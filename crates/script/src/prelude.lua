@@ -1,5 +1,5 @@
--- The trusted part of every script's state. Only this part has `ffi`; user code gets accessors that
--- check every offset.
+-- The trusted part of every script's state. Except for trusted scripts, only this file and
+-- `module.lua` have `ffi`; user code gets accessors that check every offset.
 --
 -- Rules for this file. A violation gives user code the memory of the process:
 --
@@ -277,7 +277,7 @@ local function print_note(...)
   note(concat(words, "\t"))
 end
 
--- The environment of user code: the names listed here and nothing else.
+-- The environment of user code: the names listed here, and later `net` and `partition`.
 --
 -- Omitted on purpose:
 --
@@ -399,7 +399,7 @@ local function new_view()
   return view, methods
 end
 
--- The slot between two calls, for a script that kept its packet: it has no content.
+-- The slot while there is no packet, for a script that kept its packet: it has no content.
 local no_slot = ffi.new("struct retroscope_slot")
 for _, field in pairs({ "proto", "tcp_flags", "vlan", "ether_type", "src_port", "dst_port", "payload", "payload_len", "network", "transport",
   "icmp" }) do
@@ -408,7 +408,7 @@ end
 
 local view, methods = new_view()
 view.slot = no_slot
--- Inserters look for marks of shunted flows only if the text of a script or module names `shunt`.
+-- Rust looks for marks of shunted flows only if the text of the script or module names `shunt`.
 function methods.shunt()
   if view.slot == no_slot then error("shunt: there is no packet", 2) end
   if sheet.shunts == 0 then error("shunt: the script's text has to name it", 2) end

@@ -23,8 +23,8 @@ const BACK_NS: i64 = 60_000_000_000;
 /// which the runner goes back to their time. If the packets of two sources with different clocks
 /// alternate, the number stays below this.
 const BACK_PACKETS: u32 = 64;
-/// Maximum number of check calls in one [`Runner::pass`]. Between two packets there is at most one
-/// check call.
+/// Maximum number of check calls in one [`Runner::pass`]. [`Runner::handle_packets`] makes at most
+/// one check call between two packets.
 const CHECKS_IDLE: usize = 4;
 /// Packet time between two searches for flows that timed out, ns.
 const LOOK_NS: i64 = 1_000_000_000;
@@ -68,9 +68,9 @@ pub struct ModuleCounts {
 /// The first call that fails loses the rest of its batch, or its check; the second failure disables
 /// the module.
 ///
-/// The packets, their order and their times determine the flows, not the division of packets into
-/// calls. There are two exceptions: the losses after a fault, and the choice of the evicted flow if
-/// all places for a hash are taken. Hashes have a random secret.
+/// The packets, their order, their times and [`Self::pass`] determine the flows, not the division
+/// of packets into calls. There are two exceptions: the losses after a fault, and the choice of the
+/// evicted flow if all places for a hash are taken. Hashes have a random secret.
 #[derive(Debug)]
 pub struct Runner {
     module: LuaModule,

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Memory that Lua and Rust share: see the module documentation. `prelude.lua` declares the same
-/// fields at the same offsets; a test compares the two declarations.
+/// fields at the same offsets; a test compares the size and some offsets.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct PacketSheet {
@@ -81,7 +81,7 @@ impl PacketSheet {
         self.facts.set(asked);
     }
 
-    /// Removes the packets. From here on nothing reads their bytes.
+    /// Removes the packets. From here on our own code does not read their bytes.
     pub(crate) fn clear(&self) {
         self.packets.set(0);
         self.count.set(0);

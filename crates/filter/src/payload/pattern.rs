@@ -2,7 +2,7 @@
 //!
 //! The language is that of the regex crate, applied to bytes. By default `.` is any byte except a
 //! line feed, `\xNN` is one byte, and classes such as `\w` are ASCII. There are no back references
-//! and no look-around, so every pattern takes linear time. Inside a pattern a slash is written `\/`.
+//! and no look-around, so patterns take linear time. Inside a pattern a slash is written `\/`.
 
 use regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;

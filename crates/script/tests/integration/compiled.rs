@@ -76,8 +76,8 @@ fn filters_are_compiled_and_stay_so() {
         println!("{attempts:?} {text}");
         let is_settled = |counts: &&[(u32, u32); 2]| {
             let [(stops, aborts), (later_stops, later_aborts)] = **counts;
-            // LuaJIT may compile a rare exit of the loop late, or try once in vain, but it must not
-            // repeat this.
+            // LuaJIT may compile rare exits of the loop late, at most two, or try once in vain, but
+            // no more.
             stops >= 1 && aborts <= stops && later_stops <= 2 && later_aborts <= 1
         };
         let settled = attempts.iter().filter(is_settled).count();
