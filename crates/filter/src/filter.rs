@@ -136,7 +136,7 @@ impl Filter {
         self.is_prepared(link.link_type, link.mode) || self.filled.compiles_quickly(link)
     }
 
-    /// Whether [`Filter::prepare`] looks up names, if the expression comes from
+    /// Whether [`Filter::prepare`] may look up names, if the expression comes from
     /// [`Template::resolve`]. `false` for any other expression.
     #[must_use]
     pub fn has_names(&self) -> bool {

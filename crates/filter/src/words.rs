@@ -1,6 +1,6 @@
 //! Cuts an expression into words, close enough to libpcap's scanner to point at places and to see
 //! the boolean structure. This module does not judge pcap-filter text: libpcap decides about that.
-//! A payload term is one word.
+//! A payload term is one word of [`words_and_tests`].
 
 use std::ops::Range;
 

@@ -114,7 +114,7 @@ pub struct ModuleSettings {
     pub has_keys: bool,
     /// Packet time between two checks of all flows, above 0. `None` if the module has no checks.
     pub check_interval: Option<Duration>,
-    /// The checks decide when a flow ends. Otherwise time-outs decide.
+    /// The checks, instead of time-outs, decide when a flow ends.
     pub decides_expiry: bool,
     /// The module may request dumps.
     pub dumps: bool,

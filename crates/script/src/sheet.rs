@@ -28,7 +28,7 @@ pub(crate) struct PacketSheet {
     /// The facts that Rust fills into slots. `prelude.lua` sets this field before the script is
     /// loaded, and [`Self::want`] adds facts.
     facts: Cell<PacketFacts>,
-    /// 1 if the script's text contains the word `shunt`; only then a script can shunt flows.
+    /// 1 if the script's text contains the word `shunt`; only then `pkt:shunt()` works.
     /// `prelude.lua` sets this field before the script is loaded.
     shunts: Cell<u32>,
     /// 1 for each packet whose flow the script shunted.

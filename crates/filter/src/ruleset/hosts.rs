@@ -3,7 +3,7 @@
 //!
 //! [`hosts_of`] reads a frame with [`HeaderKey`], at the offsets that libpcap's programs use. The
 //! module `ruleset::parse` reads the expression, and understands only primitives whose meaning is
-//! certain. So a packet that matches has the addresses in [`NeededHosts`], in ARP and RARP too, and
+//! certain. So a packet that matches has addresses in [`NeededHosts`], in ARP and RARP too, and
 //! after a tag if the expression says `vlan`. Addresses inside a tunnel never count.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,7 +22,7 @@ use super::{
 /// Maximum number of alternatives in which an expression can match.
 const ALTERNATIVES_MAX: usize = 256;
 
-/// Addresses that every packet matching an expression has.
+/// Addresses of which every packet that matches an expression has some.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeededHosts {
     /// Ways in which the expression can match. A matching packet has all addresses of at least one
