@@ -424,7 +424,7 @@ local pkt = ffi.metatype("struct packet", {
 --
 -- The index of the packet is a field rather than a variable. Otherwise traces that leave the fast
 -- path of the loop would pass it on as a floating-point number through the stack, and the loop
--- would wait for these conversions. At the start the index is 0, and there is a packet, because
+-- would wait for these conversions. The caller sets the index to 0 and gives a packet, because
 -- LuaJIT interprets code before the loop and before its first round.
 local function batch(keep)
   local found = 0

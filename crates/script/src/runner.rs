@@ -26,7 +26,7 @@ const BACK_PACKETS: u32 = 64;
 /// Maximum number of check calls in one [`Runner::pass`]. [`Runner::handle_packets`] makes at most
 /// one check call between two packets.
 const CHECKS_IDLE: usize = 4;
-/// Packet time between two searches for flows that timed out, ns.
+/// Minimum packet time between two searches for flows that timed out, ns.
 const LOOK_NS: i64 = 1_000_000_000;
 /// Maximum number of flows with a requested dump that the runner remembers. Beyond this number the
 /// runner forgets all these flows, because it does not notice when a flow is evicted. The dumps of
@@ -430,7 +430,7 @@ impl Runner {
         self.check_some(at);
     }
 
-    /// Begins a check of all current flows, if the module has checks.
+    /// Begins a check of all current flows, if the module has checks and is not disabled.
     fn begin_check(&mut self, now_ns: i64) {
         if self.settings.check_interval.is_none() || self.is_disabled() {
             return;
