@@ -13,12 +13,12 @@ pub struct LiveConfig {
     pub promiscuous: bool,
     /// Kernel memory of each queue in bytes. AF_PACKET rounds the number down to blocks of 256 KiB,
     /// at least 4 blocks; `None`: chosen by the speed of the link and the memory of the machine
-    /// (`size`). If the kernel has less memory, the queue gets less, and the user gets a notice.
-    /// libpcap gets the number, at most 2 GiB; `None`: 64 MiB.
+    /// (`size`). If the kernel has less memory, the queue gets less (at least 4 blocks), and the
+    /// user gets a notice. libpcap gets the number, at most 2 GiB; `None`: 64 MiB.
     pub buffer_bytes: Option<usize>,
     /// How frames are spread over several queues.
     pub fanout: Fanout,
-    /// The directions of frames to capture.
+    /// The directions of frames to capture, with AF_PACKET.
     pub sides: Sides,
     /// The origin of time stamps, with AF_PACKET.
     pub time_stamps: TimeStamps,
@@ -64,10 +64,10 @@ pub enum FanoutMode {
     /// datagram, are spread by their addresses.
     #[default]
     Hash = 0,
-    /// The receive queue of the NIC. If the NIC spreads a flow over several receive queues, the
-    /// packets of the flow reach several queues of the capture.
+    /// The NIC's receive or transmit queue of the frame. If the NIC spreads a flow over several
+    /// receive queues, the packets of the flow reach several queues of the capture.
     Queue = 5,
-    /// The CPU that received the frame.
+    /// The CPU that received or sent the frame.
     Cpu = 2,
 }
 

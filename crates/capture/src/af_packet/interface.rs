@@ -151,7 +151,7 @@ pub fn reception(interface: &str) -> io::Result<Reception> {
 
 /// The link type of a hardware type, if all of its frames have the same known header.
 ///
-/// tun and WireGuard interfaces have `ARPHRD_NONE`, cellular modems have `ARPHRD_RAWIP`; both
+/// tun and WireGuard interfaces have `ARPHRD_NONE`, some cellular modems `ARPHRD_RAWIP`; both
 /// deliver bare IP packets. `ARPHRD_PPP` is not supported: some drivers deliver PPP headers and
 /// some do not.
 pub(super) fn link_type(hardware_type: u16) -> Option<LinkType> {
@@ -187,8 +187,8 @@ pub(super) fn hardware_text(hardware_type: u16) -> String {
 /// over its receive queues.
 ///
 /// # Errors
-/// The interface does not exist, its driver reports no hash (`EOPNOTSUPP`), or its indirection
-/// table is too large.
+/// The system's error (`EOPNOTSUPP`: the driver reports no hash), or the indirection table is too
+/// large.
 pub fn rss_settings(interface: &str) -> io::Result<RssSettings> {
     let query = InterfaceQuery::new()?;
     let mut settings = query.ethtool_rss(interface)?;

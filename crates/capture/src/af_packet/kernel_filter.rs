@@ -80,7 +80,7 @@ enum SocketView {
     TagBeside,
 }
 
-/// The program for one form of the frame; `None`: the decision would differ for some frame.
+/// The program for one form of the frame; `None`: a decision may differ, or a jump is too far.
 fn rewrite(program: &[Instruction], view: SocketView, keep: u32) -> Option<Vec<Instruction>> {
     let states = states(program, view)?;
     // Registers start at 0, also after the test for the tag.

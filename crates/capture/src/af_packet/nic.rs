@@ -30,7 +30,7 @@ const COUNTERS_AGE_NS_MAX: i64 = 20_000_000;
 pub(crate) struct InterfaceCounters {
     /// `None`: the kernel does not report losses, or there is no interface.
     source: Option<CounterSource>,
-    /// True while we capture from the interface: only then its losses count.
+    /// False from [`Self::pause`] to [`Self::follow`]: losses do not count then.
     is_ours: bool,
     /// When the counters were last read, on the system's clock. Also advances when a reading is due
     /// while there is no `source`, or while the interface is not ours.
@@ -150,7 +150,7 @@ impl CounterTracker {
             last: Some(last),
             nic: 0,
             bound: DropBound::default(),
-            // The result if the interface is removed before the first reading.
+            // `nic` of the result if the interface is removed before the first reading.
             known: InterfaceLosses {
                 nic: Some(0),
                 input_at_most: None,
@@ -255,8 +255,8 @@ impl InputQueues {
     fn grown(&mut self) -> Option<u64> {
         let now = self.dropped()?;
         let last = std::mem::replace(&mut self.last, now);
-        // If the sum has become smaller, a CPU was removed together with its counter. Then only the
-        // interface's counter bounds the drops.
+        // If the sum has become smaller, a CPU was removed together with its counter, or a counter
+        // has wrapped. Then only the interface's counter bounds the drops.
         Some(now.checked_sub(last).unwrap_or(u64::MAX))
     }
 

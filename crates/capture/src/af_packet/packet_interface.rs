@@ -74,9 +74,9 @@ pub(super) struct PacketInterface {
     /// which would show each frame twice.
     pub(super) config: LiveConfig,
     pub(super) interface: NamedInterface,
-    /// The program that every socket runs; `None`: the sockets accept all packets.
+    /// The program of a socket that accepts packets; `None`: the socket accepts all packets.
     pub(super) program: Option<Vec<Instruction>>,
-    /// The sockets take the NIC's stamps.
+    /// The sockets request the NIC's stamps when they are bound.
     pub(super) takes_nic_stamps: bool,
     /// A queue has found that the NIC's clock does not agree with the system's clock, and has
     /// reported this.

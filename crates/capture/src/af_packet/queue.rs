@@ -125,7 +125,7 @@ pub(super) struct PacketEngine {
 /// Packets since the opening.
 #[derive(Debug, Default)]
 struct SocketCounters {
-    /// The kernel's count of packets for this socket, including dropped packets.
+    /// The kernel's count of packets for the queue's sockets, including dropped packets.
     received: u64,
     /// The kernel's count of packets for which no block was free.
     dropped: u64,

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{Burst, FrameMeta};
 
-/// Frames in a part at most.
+/// Largest number of frames in a part.
 const PART_FRAMES: usize = 256;
 
 /// A reader of a mapped ring.

@@ -2,7 +2,7 @@
 //!
 //! The kernel's ring holds the packets that arrive while the queue's thread does not run. So the
 //! link's speed determines the size of the ring. The machine's memory limits the size: the kernel
-//! allocates the ring at the start and never swaps its pages.
+//! allocates whole rings and never swaps their pages.
 
 use super::sys::InterfaceQuery;
 

@@ -10,8 +10,8 @@ use crate::{
     sys::take_error,
 };
 
-/// How long the report that an interface is up again waits until the other queues receive from the
-/// interface.
+/// Longest time for which the report that an interface is up again waits until the other queues
+/// receive from the interface.
 const SIBLINGS_WAIT_NS: i64 = 1_000_000_000;
 
 impl PacketEngine {

@@ -75,7 +75,7 @@ impl Flags {
     }
 }
 
-/// A socket for queries. Needs no privilege.
+/// A socket for queries. Making the socket needs no privilege.
 #[derive(Debug)]
 pub(crate) struct InterfaceQuery {
     descriptor: OwnedFd,
@@ -279,7 +279,7 @@ fn bytes_of(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// A request for the interface `name`; `ENODEV` if no interface can have this name.
+/// A request for the interface `name`; `ENODEV` if the name is empty, too long or contains NUL.
 fn request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: an ifreq is integers and pointers, for which zero is a value.
     let mut request: libc::ifreq = unsafe { zeroed() };

@@ -1,7 +1,7 @@
-//! Kernel interfaces of the engine: packet sockets, the shared block ring, interface queries.
+//! Kernel interfaces of the engine (packet sockets, the shared block ring, interface queries), and
+//! prefetch hints.
 //!
-//! The functions make system calls or access shared memory, with safe signatures. The callers make
-//! the decisions.
+//! The exported functions have safe signatures. The callers make the decisions.
 
 mod interface;
 mod mapping;

@@ -35,15 +35,15 @@ const _: () = assert!(
         && std::mem::offset_of!(Instruction, k) == std::mem::offset_of!(libc::sock_filter, k)
 );
 
-/// A raw packet socket that does not block. It receives no packets until it is bound with a
-/// protocol.
+/// A packet socket.
 #[derive(Debug)]
 pub struct PacketSocket {
     pub(in crate::af_packet) descriptor: OwnedFd,
 }
 
 impl PacketSocket {
-    /// Calls `socket(AF_PACKET, SOCK_RAW)`. Fails with `EPERM` without CAP_NET_RAW.
+    /// Calls `socket(AF_PACKET, SOCK_RAW)`, nonblocking. The socket receives no packets until it is
+    /// bound with a protocol. Fails with `EPERM` without CAP_NET_RAW.
     pub fn new() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let descriptor = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
