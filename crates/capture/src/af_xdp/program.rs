@@ -36,7 +36,7 @@ pub(super) mod word {
     pub(crate) const OVERSIZE: usize = 1;
     /// Packets without a time stamp in front.
     pub(crate) const UNSTAMPED: usize = 2;
-    /// Not 0: the program takes packets of this queue.
+    /// Not 0: the program redirects or counts the packets of this queue.
     pub(crate) const OPEN: usize = 3;
     /// Not 0: the program looks flows up in the shunt map.
     pub(crate) const SHUNTING: usize = 4;

@@ -50,7 +50,7 @@ pub(super) const DELIVERY_DELAY_NS_MAX: i64 = RECEIVE_PATH_NS;
 /// busy-poll time is at least as long never sleeps.
 const BUSY_POLL_WAIT_NS: i64 = 8_000_000;
 
-/// Descriptors of a burst at most.
+/// Largest number of descriptors of a burst.
 const BURST: u32 = 512;
 
 /// The reason in a notice if packets have no stamp of the NIC although the queue takes such stamps.

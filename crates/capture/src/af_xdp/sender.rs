@@ -43,7 +43,7 @@ use crate::{
     netlink::Netlink,
 };
 
-/// Frames that the kernel sends in one call at most, `TX_BATCH_SIZE` in `net/xdp/xsk.c`.
+/// Largest number of frames that the kernel sends in one call: `TX_BATCH_SIZE` of `net/xdp/xsk.c`.
 const BATCH: usize = 32;
 
 /// Bytes of a chunk, and so of the longest frame. This is the smallest size that the kernel accepts

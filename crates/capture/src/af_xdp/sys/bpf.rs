@@ -252,8 +252,8 @@ fn try_again<T>(mut load: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     load()
 }
 
-/// An attached program. Dropping this value detaches it, and so does the kernel when the process
-/// ends in any way.
+/// An attached program. Dropping this value detaches it (exceptions: see `drop`), and so does the
+/// kernel when the last copy of the descriptor is closed.
 #[derive(Debug)]
 pub(crate) struct XdpLink(OwnedFd);
 
