@@ -1,4 +1,4 @@
-//! Looks up an interface by name, at the start and when an interface comes back after its removal.
+//! Looks up and queries an interface by name, for example when it comes back after its removal.
 //!
 //! A removed interface loses its index. An interface that gets the same name later usually has
 //! another index.

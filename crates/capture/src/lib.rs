@@ -2,7 +2,7 @@
 //!
 //! A [`Source`] is probed, then opened into [`Queue`]s. Each queue belongs to one thread; a thread
 //! may serve several queues. A queue lends its frames in the engine's own memory, one [`Burst`] at
-//! a time. Each engine below is one module. The module of a live engine has its system calls in a
+//! a time. Each engine below is one module. The module of a live engine has its unsafe code in a
 //! submodule `sys`. The live engines share the code of `live`; files and streams over TCP share the
 //! code of `records`. DPDK and the generator are engines in other crates.
 //!
@@ -14,8 +14,8 @@
 //! - [`rss`]: whether a NIC's hash keeps the two directions of a conversation together,
 //! - [`send`]: sends bursts out of a live interface.
 //!
-//! [`quantity`] parses numbers with units, in program options and in source names such as
-//! `generate:rate=500kpps`.
+//! [`quantity`] parses numbers with units, for example in program options and in source names such
+//! as `generate:rate=500kpps`.
 //!
 //! The recorder relies on two rules that all engines keep. A watermark never passes the frames of
 //! the burst that is being lent. After all stopped queues of a source have returned

@@ -24,8 +24,8 @@ use crate::{
     watermark::ClockWatch,
 };
 
-/// How long a stopped queue waits, after the last arrival, for packets that the counters include
-/// and that have not arrived.
+/// How long a queue that drains waits, after the last arrival, for packets that the counters
+/// include and that have not arrived.
 pub(crate) const CLOSED_DRAIN_NS: i64 = 100_000_000;
 
 /// How long a stopped queue goes on if its intake cannot be cut off and packets keep arriving.
@@ -40,7 +40,7 @@ pub(crate) const RECEIVE_PATH_NS: i64 = 12_000_000;
 /// clock of each packet.
 pub(crate) const NIC_STAMPED: u16 = 1;
 
-/// How often a draining queue checks for packets.
+/// How often a stopped queue checks for packets while it drains.
 const DRAIN_LOOK_NS: i64 = 1_000_000;
 
 /// Longest wait for packets of a queue whose interface is down or removed. The queue can then check
@@ -102,8 +102,8 @@ pub trait LiveEngine: Send + fmt::Debug {
     /// Stops the intake.
     fn cut_off(&mut self, live: &mut LiveState) -> CutOff;
 
-    /// Compares the engine's received counter with the packets that were delivered or lost, for a
-    /// stopped queue. `is_over`: the queue waits for no more packets, because the drain deadline
+    /// Compares the engine's received counter with the packets that were delivered or lost, while
+    /// a queue drains. `is_over`: the queue waits for no more packets, because the drain deadline
     /// has passed or because the intake could not be cut off.
     fn balance(&mut self, is_over: bool) -> StopBalance;
 
@@ -158,7 +158,7 @@ pub enum CutOff {
     Refused(String),
 }
 
-/// Packet counts of a stopped queue.
+/// Packet counts of a queue that drains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopBalance {
     /// Both counts are known.

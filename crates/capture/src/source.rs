@@ -73,7 +73,7 @@ impl Probed for Vec<Box<dyn Queue>> {
 /// How a thread waits for one of several queues.
 #[derive(Debug, Clone, Copy)]
 pub struct WaitTerms<'q> {
-    /// poll(2) finds the descriptor readable if packets wait. `None`: nothing announces packets.
+    /// poll(2) usually reports packets that wait at the descriptor. `None`: no report of packets.
     pub descriptor: Option<BorrowedFd<'q>>,
     /// Longest time until the next call of [`Queue::next`].
     pub longest: Duration,
@@ -157,8 +157,8 @@ pub trait Queue: Send + fmt::Debug {
     /// [`QueueStatus::Frames`].
     fn burst(&self) -> Burst<'_>;
 
-    /// Whether packets may wait that the engine has not taken from the kernel or the device yet.
-    /// The rest of a block that the engine has taken does not count. Costs at most a few ns, and
+    /// Whether packets may wait that the engine could take from the kernel or the device now. The
+    /// rest of a block that the engine has taken does not count. Costs at most a few ns, and
     /// changes nothing. `None` if only [`next`](Self::next) can tell.
     fn has_more(&self) -> Option<bool> {
         None
@@ -248,9 +248,9 @@ pub trait Queue: Send + fmt::Debug {
     }
 
     /// Stops the intake at once. Frames that arrive from now on are not received, except from a
-    /// device that cannot be stopped. `next` of a live interface still delivers the frames that the
-    /// engine holds, then [`QueueStatus::End`]. Files, streams and the generator end at once. A
-    /// second call does nothing.
+    /// device that cannot be stopped. `next` of a live interface usually still delivers the frames
+    /// that the engine holds, then [`QueueStatus::End`]. Files, streams and the generator end at
+    /// once. A second call does nothing.
     fn stop(&mut self);
 }
 

@@ -6,7 +6,7 @@ use crate::{Burst, FrameMeta};
 /// largest packet, the burst fits the second-level cache of a current processor.
 const BYTES_ENOUGH: usize = 128 << 10;
 
-/// Packets of a burst at most.
+/// Packets of a burst after which [`PacketBuffer::push`] asks for no more packets.
 const FRAMES_ENOUGH: usize = 1024;
 
 /// Packets that libpcap delivered, lent until the next fetch.

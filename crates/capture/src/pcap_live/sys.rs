@@ -19,7 +19,7 @@ use crate::af_packet::RETIRE_MS;
 const ERRBUF_BYTES: usize = 256;
 /// `PCAP_TSTAMP_PRECISION_NANO`.
 const PRECISION_NANO: c_int = 1;
-/// `PCAP_ERROR_BREAK`: the loop was left on request.
+/// `PCAP_ERROR_BREAK`: `pcap_breakloop` ended the call.
 const ERROR_BREAK: c_int = -2;
 /// `PCAP_ERROR_NO_SUCH_DEVICE`, `PCAP_ERROR_PERM_DENIED`, `PCAP_ERROR_IFACE_NOT_UP`,
 /// `PCAP_ERROR_PROMISC_PERM_DENIED`.

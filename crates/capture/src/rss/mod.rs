@@ -1,10 +1,10 @@
 //! Receive side scaling in software: whether a NIC's hash splits a conversation.
 //!
-//! A NIC with several receive queues selects the queue by a Toeplitz hash of addresses and ports.
-//! With the keys of most drivers the two directions of a conversation reach different queues, and
-//! so different threads if each thread serves a queue. Woo and Park ("Scalable TCP session
-//! monitoring with symmetric receive-side scaling", KAIST 2012) showed that with a key of repeated
-//! 16 bits both directions hash alike.
+//! A NIC with several receive queues usually selects the queue by a Toeplitz hash of addresses and
+//! ports. With the keys of most drivers the two directions of a conversation often reach different
+//! queues, and so different threads if each thread serves a queue. Woo and Park ("Scalable TCP
+//! session monitoring with symmetric receive-side scaling", KAIST 2012) showed that with a key of
+//! repeated 16 bits both directions hash alike.
 //!
 //! # The decision
 //! The Toeplitz hash is linear: each set bit of the input adds (xor) a value, which is the 32 bits

@@ -218,7 +218,7 @@ impl LiveSender {
         Ok(())
     }
 
-    /// Whether an XDP socket sends the frames; otherwise a packet socket sends them all.
+    /// Whether an XDP socket sends the frames that it accepts. A packet socket sends all other frames.
     #[must_use]
     pub fn uses_xdp(&self) -> bool {
         self.xdp_sender.is_some()
@@ -257,7 +257,7 @@ fn is_interrupted(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Interrupted
 }
 
-/// Frames of a sendmmsg(2) at most: this many headers fit on the stack and stay in the L1 cache.
+/// Largest number of frames of a sendmmsg(2): the headers fit on the stack, and in the L1 cache.
 const BATCH: usize = 64;
 
 /// Sends the first frames of `frames` on a bound packet socket, up to [`BATCH`]; their bytes are in

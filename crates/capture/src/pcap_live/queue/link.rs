@@ -102,9 +102,9 @@ impl PcapEngine {
         Ok(())
     }
 
-    /// Handles an error of libpcap. If the interface was removed or renamed, the function requests
-    /// a check at once, which reports a removal, and returns `Ok`. A stopped queue ignores all
-    /// errors.
+    /// Handles an error of libpcap. If the interface was removed or renamed, the function returns
+    /// `Ok`, and a check at once reports a removal that was not reported yet. A stopped queue
+    /// ignores all errors.
     pub(super) fn on_error(
         &mut self,
         live: &mut LiveState,
