@@ -7,7 +7,7 @@
 //! - moves the watermark while no packet arrives,
 //! - detects steps of the system clock,
 //! - reports once that an interface went away or came back,
-//! - ends a stopped queue when all counted packets have arrived, or at a deadline.
+//! - ends a stopped queue when all counted packets have arrived, after a silence, or at a deadline.
 //!
 //! Calls of an engine are bound at compile time. `docs/dev/waits.md` lists who waits for what, and
 //! how long.
@@ -168,7 +168,7 @@ pub enum StopBalance {
         /// Packets that were lent, or are known to be lost.
         seen: u64,
     },
-    /// More packets may still arrive.
+    /// Not known yet: the queue asks again.
     Pending,
     /// The counters cannot be read, have an unknown meaning, or are reported by another queue.
     Unknown,
@@ -252,8 +252,8 @@ pub struct LiveState {
     pub(crate) presence: Presence,
     /// The promise that no older packet arrives.
     pub watermark: Watermark,
-    /// Watches the system clock, which the queue's watermark follows. `None`: another clock stamps
-    /// the packets, and the queue has no watermark.
+    /// Watches the system clock, which the queue's watermark follows. `None`: another clock may
+    /// stamp the packets, and the queue has no watermark.
     pub(crate) clock: Option<ClockWatch>,
     /// The value of [`Queue::is_filtered`].
     pub(crate) is_filtered: bool,
@@ -295,8 +295,8 @@ impl LiveState {
         }
     }
 
-    /// Marks that another clock stamps the packets: the queue then has no watermark, and ignores
-    /// steps of the system clock.
+    /// Marks that another clock may stamp the packets: the queue then has no watermark, and
+    /// ignores steps of the system clock.
     pub fn stamped_elsewhere(self) -> Self {
         Self {
             clock: None,

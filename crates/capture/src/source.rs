@@ -386,9 +386,9 @@ impl InterfaceInfo {
 pub enum TimeDomain {
     /// A capture file's stamps, in any order.
     File,
-    /// A software stamp by the kernel or by the XDP program, or without a usable stamp the time of
-    /// the fetch, on the system's real-time clock. The queue converts the XDP program's monotonic
-    /// stamps.
+    /// Usually a software stamp by the kernel or the XDP program, or without a usable stamp the
+    /// time of the fetch, on the system's real-time clock. The queue converts the XDP program's
+    /// monotonic stamps.
     KernelSoftware,
     /// The system's real-time clock at the fetch of a burst: all frames of the burst have the same
     /// stamp.
@@ -590,7 +590,7 @@ pub enum SourceError {
     /// A system call, or a call of libpcap or DPDK, failed.
     #[error("{interface}: {call}: {error}")]
     System {
-        /// The name of the interface, or of another live source.
+        /// The name of the interface or of another live source, or `DPDK`.
         interface: String,
         /// The name of the call; for a socket option or an ioctl, with its name.
         call: &'static str,

@@ -34,8 +34,8 @@ impl Watermark {
     }
 
     /// A burst with the newest stamp `newest_ns` is being lent: the promise covers only the earlier
-    /// bursts. `clock_ns`: the system clock when the burst was fetched; `None`: the stamps come
-    /// from another clock.
+    /// bursts. `clock_ns`: the system clock when the burst was fetched; `None`: the stamps may
+    /// come from another clock.
     ///
     /// While packets arrive without a pause, nobody checks the clocks for a step back, so this
     /// function detects the step. If the clock is earlier than the promise, the clock was set back

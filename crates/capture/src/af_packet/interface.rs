@@ -17,7 +17,7 @@ use crate::{
 /// `IFLA_MTU`.
 const LINK_MTU: u16 = 4;
 
-/// An interface in the list of `-D`.
+/// An interface in the list of [`interfaces`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceSummary {
     /// The interface's name.

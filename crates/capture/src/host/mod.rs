@@ -1,4 +1,4 @@
-//! The host's own uses of an interface that an engine is about to take away from the host.
+//! The host's own uses of an interface that an engine may take away from the host.
 //!
 //! - `links`: interfaces on top of an interface, from the kernel's list of links. Pure.
 //! - `netlink_queries`: addresses, routes and links of this network namespace, by netlink.

@@ -3,8 +3,8 @@
 //! # Watermark
 //! On a Linux packet socket, packets wait in a block that is invisible until it is full or its
 //! retire time has passed. After a fetch without packets, all packets stamped at least
-//! [`DELIVERY_DELAY_NS_MAX`] earlier have been delivered. Other devices stamp with other clocks, so
-//! their queues have no watermark.
+//! [`DELIVERY_DELAY_NS_MAX`] earlier have been delivered. Other devices may stamp with another
+//! clock, so their queues have no watermark.
 
 mod link;
 

@@ -1,4 +1,4 @@
-//! Sends frames out of a live interface: the traffic of `retroscope generate -i`.
+//! Sends frames out of a live interface, such as the traffic of `retroscope generate -i`.
 //!
 //! A [`LiveSender`] sends the bursts of any [`Queue`](crate::Queue), so the generator's queue does
 //! the pacing:
