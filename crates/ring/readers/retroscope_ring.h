@@ -2,9 +2,9 @@
  * retroscope_ring.h - reads the packets of a ring that another process writes, or has written.
  *
  * This header is the whole reader. It needs 64-bit Linux, and GCC or Clang with -std=gnu11 or
- * newer (C++ works too). It maps the ring read-only, so it never delays the writer. The writer may
- * overwrite a bucket while the reader copies the bucket. The reader notices this, drops the copy,
- * and counts the records that it missed.
+ * newer (C++ works too). It maps the ring read-only, so the writer never waits for it. The writer
+ * may overwrite a bucket while the reader copies the bucket. The reader notices this, drops the
+ * copy, and counts the records that it missed.
  *
  *     struct rring ring;
  *     struct rring_cursor cursor = {0};                  // of producer 0
@@ -56,7 +56,7 @@ extern "C" {
 /* The layout that this header reads (`VERSION` of src/storage/layout.rs). */
 #define RRING_LAYOUT 4
 #define RRING_STEPS_MAX 1024
-/* Bytes of an interface's name at most, without the final 0. */
+/* Maximum bytes of an interface's name, without the final 0. */
 #define RRING_NAME_MAX 54
 
 enum {
@@ -122,7 +122,7 @@ struct rring_packet {
 	uint8_t tag_restored;
 	uint8_t shard;
 	size_t captured;
-	const unsigned char *data; /* as long as the copy is not used again */
+	const unsigned char *data; /* until the copy is used again or freed */
 };
 
 /* The place of a reader in the records of one producer. Starts with the number of the producer, and
@@ -131,7 +131,7 @@ struct rring_packet {
 struct rring_cursor {
 	uint64_t producer;
 	uint64_t position; /* number of the next record */
-	uint64_t missed;   /* records after the cursor's first bucket that were overwritten unread */
+	uint64_t missed;   /* records overwritten unread, except before the first bucket */
 	uint64_t damaged;  /* records in damaged buckets */
 	int started;
 	struct rring_bucket bucket; /* the last bucket copied or found damaged */

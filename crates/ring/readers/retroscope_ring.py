@@ -15,7 +15,7 @@ A line has: number of the producer, number of the record, stamp in ns since the 
 on the wire, interface, direction, whether a VLAN tag was restored, shard, captured bytes in
 hexadecimal digits. With --follow the program ends when the writer of the ring ends.
 
-The module reads the file with pread(2), so it never delays the writer. If the file is shortened
+The module reads the file with pread(2), so writers never wait for it. If the file is shortened
 meanwhile, the result is an error, where mmap(2) would give SIGBUS. The writer may overwrite a
 bucket while this module copies the bucket. The reader notices this, drops the copy, and counts the
 records that it missed.

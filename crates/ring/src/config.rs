@@ -14,8 +14,8 @@ const BUCKET_BYTES: usize = 2 << 20;
 /// other chosen sizes are multiples of 2 MiB.
 const BUCKET_BYTES_SMALL: usize = 1 << 20;
 /// If a ring would have more buckets than this, the ring chooses larger buckets, so that a walk
-/// over all buckets stays short. The ring still has more if buckets reach 256 MiB, or if it has
-/// many producers and readers.
+/// over all buckets stays short. The ring still has more if buckets reach 256 MiB, if it has many
+/// producers and readers, or if the configuration gives the bucket size.
 const BUCKETS_MAX_CHOSEN: u64 = 4096;
 /// A link has 16 bits for the number of a bucket plus 1; the value 0 means no bucket.
 pub(crate) const BUCKETS_MAX: usize = 65_535;
@@ -39,21 +39,21 @@ pub struct RingConfig {
     /// (headers, at least 2 MiB).
     pub bytes: u64,
     /// Bytes of a bucket. `None`: the ring chooses 2 MiB, or 1 MiB if 2 MiB gives too few buckets.
-    /// A ring that would have over 4096 buckets, and needs fewer, chooses a larger multiple of 2
-    /// MiB. With sizes that are not multiples of 2 MiB, buckets share huge pages.
+    /// A ring that would have over 4096 buckets chooses a larger multiple of 2 MiB, if this leaves
+    /// enough buckets. With sizes that are not multiples of 2 MiB, buckets share huge pages.
     pub bucket_bytes: Option<usize>,
     /// Producers that may be opened over the life of the ring, at least 1.
     pub producers: usize,
-    /// Readers (members of all groups) that may be open at a time.
+    /// Readers (members of all groups) that may be open at a time, without `releasing_readers`.
     pub readers: usize,
-    /// Further readers that hold a bucket only while no producer needs one
-    /// ([`Reader::release`](crate::Reader::release)). The ring sets no buckets aside for them.
+    /// Further readers, for which the ring sets no buckets aside. Such a reader must hold a bucket
+    /// only while no producer needs a bucket ([`Reader::release`](crate::Reader::release)).
     pub releasing_readers: usize,
-    /// Behavior of a writer when every bucket is in use. Can be changed later.
+    /// Behavior of a writer when no bucket may be overwritten at once. Can be changed later.
     pub mode: Mode,
     /// Backs all memory with pages before the first store, as a live recorder needs: the first
     /// access to a page costs microseconds. If `false`, a ring of anonymous memory uses only the
-    /// memory that was written; a memfd or a file reserves its space in both cases.
+    /// pages that were touched; a memfd or a file reserves its space in both cases.
     pub prefault: bool,
     /// How much the ring remembers of overwritten buckets.
     pub eviction_detail: EvictionDetail,
@@ -151,7 +151,7 @@ pub enum Backing {
     #[default]
     Anonymous,
     /// An unnamed file (memfd_create(2)) with mode 0600, sealed against shrinking and growing.
-    /// Another process of the same user opens the file as `/proc/PID/fd/N`
+    /// Another process of the same user can usually open the file as `/proc/PID/fd/N`
     /// ([`Ring::path`](crate::Ring::path)). The file ends with its last user.
     ///
     /// # Minimum kernel version
@@ -160,7 +160,7 @@ pub enum Backing {
     /// A file that stays when the process ends, however it ends. On tmpfs or hugetlbfs it is fast;
     /// on a disk the page cache must keep up. The ring creates the file with mode 0600 and locks it
     /// (flock(2)) while the ring lives. It replaces an older ring file of the same user if nobody
-    /// has locked that file. It refuses anything else at the path, symbolic links included.
+    /// has locked that file and the ring fits. It refuses anything else, symbolic links included.
     File(PathBuf),
 }
 
@@ -203,7 +203,7 @@ pub enum EvictionDetail {
     /// budget the oldest buckets keep only their smallest and largest time. If that is not enough,
     /// the log forgets the oldest buckets.
     Exact {
-        /// Bytes of the log at most.
+        /// Maximum bytes of the log's entries.
         budget_bytes: usize,
     },
 }

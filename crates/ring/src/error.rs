@@ -71,7 +71,7 @@ pub enum RingError {
         #[source]
         error: io::Error,
     },
-    /// User: a running recorder has the file locked, or another process has had it locked for 1 s.
+    /// User: a recorder has locked or just replaced the file, or a process kept a lock for 1 s.
     #[error(
         "{} is locked by a running recorder or by a stopped reader of its ring: end this process, or choose another file",
         .0.display()
@@ -116,7 +116,7 @@ pub enum StoreError {
     Closed,
 }
 
-/// A burst that was stored in part.
+/// A burst of which not all records were stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{error} after {stored} records of a burst")]
 pub struct BurstError {

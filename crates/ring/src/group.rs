@@ -11,8 +11,8 @@ pub enum GroupKind {
     /// packet that is stored after the group was made. A slow group stops the writers (record and
     /// wait mode) or costs new packets (protect mode).
     Gating,
-    /// Writers never wait for the group. A slow group is lapped, and learns how many packets it
-    /// missed.
+    /// Writers do not wait for the group's position. A slow group is lapped, and learns how many
+    /// packets it missed.
     Lapped,
 }
 

@@ -12,7 +12,7 @@
 //!
 //! The crate knows bytes and times. It parses no packets. It reads a clock only for the sleep of a
 //! reader and for the wait for the lock of a ring file. It starts threads only to fill its memory.
-//! It opens only files at paths of rings, and files of /proc with the page sizes and the boot id.
+//! It opens files at paths of rings, of /proc (page sizes, boot id), and, through std, of cgroups.
 //!
 //! ```
 //! use retroscope_ring::{GroupKind, Record, Ring, RingConfig};
@@ -95,7 +95,7 @@
 //! The mutex of the outer queue (`outer.rs`) protects all other state of buckets. A producer takes
 //! the mutex once per bucket (twice if its hook runs), again for each repeated search, at a clock
 //! step, and when the producer ends. A reader takes the mutex when the reader starts or ends. It
-//! also takes the mutex to find a bucket: at first, after it was lapped, after
+//! also takes the mutex to find a bucket, for example at first, after being lapped, after
 //! [`Reader::continue_at`] in another bucket, or if the bucket of a [`Reader::release`] was
 //! overwritten. A dump takes the mutex to reserve, list and give back its buckets.
 //!
@@ -107,9 +107,9 @@
 //! # Cost
 //!
 //! - Storing a record: a copy into the bucket, a comparison with the end of the bucket, and the
-//!   smallest and largest time in memory of the producer. On a busy link the copy goes into a
-//!   buffer in the L1 cache or a register, and from there past the cache into the bucket, in whole
-//!   lines (`storage/write_buffer.rs`).
+//!   smallest and largest time in memory of the producer. On a busy link short records go into a
+//!   buffer in the L1 cache or a register. From there they go past the cache into the bucket,
+//!   mostly in whole lines (`storage/write_buffer.rs`).
 //! - Publishing: the pending bytes of the buffer, a store fence if stores went past the cache,
 //!   seven stores and one load. The full fence between the stores and the load usually runs in
 //!   readers, before they sleep (`barrier.rs`).
@@ -118,10 +118,10 @@
 //!
 //! Within a bucket, storing, publishing and reading take no lock, allocation or clock. They make a
 //! system call only to wake a sleeping thread, or after a producer moved to another thread.
-//! `examples/ring_throughput.rs` measures the cost. A producer that changes buckets takes the mutex
-//! and searches the windows of all reservations, usually in time logarithmic in their number
-//! (`windows.rs`). The search walks over all buckets only in record mode, if no bucket can be
-//! overwritten and a reservation has not fallen.
+//! `examples/ring_throughput.rs` measures the cost. A producer that changes buckets takes the
+//! mutex. Without a free bucket the producer searches the windows of all reservations, usually in
+//! time logarithmic in their number (`windows.rs`). In record mode the search also walks over all
+//! buckets if no bucket can be overwritten and a reservation has not fallen.
 //!
 //! # Words
 //!
@@ -129,13 +129,13 @@
 //! |---|---|
 //! | claim | a writer takes a free or closed bucket for new records |
 //! | commit | advance the mark of readable records of a bucket, then the count of its producer |
-//! | publish | commit, and wake sleeping readers |
+//! | publish | commit; [`Producer::publish`] also wakes sleeping readers |
 //! | hold | a reader keeps a bucket from being claimed |
 //! | position | the number of the first record that a group has not finished |
 //! | pass | a group passes a bucket when the group's position is after the bucket |
 //! | lapped | overwritten before a reader reached the record |
 //! | evicted | overwritten, whether read or not |
-//! | want | a reservation protects a closed bucket that is in its window |
+//! | want | a reservation protects a closed bucket that touches its window and was not given back |
 //! | fall | a reservation loses its protection for good |
 //!
 //! # Files

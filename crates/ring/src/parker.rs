@@ -24,7 +24,7 @@
 //! with a *nap*: [`BUSY_LINK_NAP`] on the reader's own timer, from which no producer wakes the
 //! reader. The reader then reads everything published meanwhile in one go. Only after a nap without
 //! news does the reader ask to be woken. A producer pays for no wake-up while every nap brings
-//! news, and otherwise for one wake-up per nap. A reader that follows an open bucket also reads the
+//! news, and otherwise for at most one per nap. A reader that follows an open bucket also reads the
 //! bucket's header only once per nap. The writer needs the cache line of that header.
 //!
 //! On a slow link, where the last sleep lasted [`SLOW_LINK_SILENCE`] or longer, the reader skips
@@ -127,7 +127,7 @@ impl Parker {
     }
 
     /// Sleeps until a producer of `wait_sets` publishes something that `news` sees, a [`Waker`] or
-    /// `Ring::close` wakes the reader, or `timeout` passes. Returns `false` only after the timeout.
+    /// `Ring::close` wakes the reader, or `timeout` passes. `false`: the timeout. May end early.
     pub(crate) fn park<'w>(
         &mut self,
         wait_sets: impl Iterator<Item = &'w WaitSet>,

@@ -242,9 +242,9 @@ impl Producer {
 
     /// Sets a hook that runs before the producer overwrites a bucket, when no bucket is free and
     /// all stored records are published. The hook may wait for readers of this ring; then the
-    /// overwritten packets depend only on the packets and the ring size. The hook runs once per
-    /// search for a bucket. In protect mode on a full ring that may be more often than a bucket is
-    /// found.
+    /// overwritten packets can depend only on the packets and the ring size. The hook runs at most
+    /// once per search for a bucket. If searches fail, as in protect mode on a full ring, the hook
+    /// may run more often than a bucket is found.
     pub fn on_new_bucket(&mut self, hook: Hook) {
         self.hook = Some(hook);
     }

@@ -12,8 +12,8 @@ use crate::{
 };
 
 /// One member of a group ([`Ring::group_of`](crate::Ring::group_of)). Gets each record of its
-/// producers once, in the order of each producer, except records that are overwritten first. Only
-/// one thread at a time can use a reader.
+/// producers once, in order, except overwritten records and records that [`Self::continue_at`]
+/// skips or returns. Only one thread at a time can use a reader.
 #[derive(Debug)]
 pub struct Reader {
     ring: Arc<RingInner>,
@@ -136,7 +136,7 @@ impl Reader {
         }
     }
 
-    /// As [`Self::finish`], and holds no bucket afterwards. The next search for records holds the
+    /// As [`Self::finish`], and holds no bucket afterwards. The next search usually holds the
     /// bucket again without a mutex. The search takes the mutex of the outer queue if the bucket
     /// was overwritten, or if the reader [continues](Self::continue_at) in another bucket. After a
     /// release, [`Self::lapped`] and [`Batch::missed`] contain an upper bound of the lost bytes.
@@ -187,8 +187,8 @@ impl Reader {
     }
 
     /// Sleeps until a producer of this reader publishes records that were not handed out yet, a
-    /// [`Waker`] or [`Ring::close`](crate::Ring::close) wakes the reader, or `timeout` passes.
-    /// `false`: the timeout was first. Does not finish the last batch ([`Self::finish`]).
+    /// [`Waker`] or [`Ring::close`](crate::Ring::close) wakes the reader, or `timeout` passes; may
+    /// end early. `false`: the timeout was first. Does not [finish](Self::finish) the last batch.
     ///
     /// On a busy link the reader sleeps about 100 µs whatever is published meanwhile, so that no
     /// producer has to wake it ("Batched wake-ups" in `parker.rs`). To poll instead, call

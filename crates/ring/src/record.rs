@@ -41,7 +41,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A stored frame, borrowed from its bucket.
+/// A stored frame, borrowed from its bucket or from a copy ([`Buffer`](crate::Buffer)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet<'r> {
     /// Ring time, ns. Equals the stamp if the clock made no step

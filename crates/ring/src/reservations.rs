@@ -6,7 +6,7 @@
 //! before the oldest unread bucket. `Ring::reserve` visits no bucket. A producer that searches for
 //! a bucket to overwrite searches the windows (`windows.rs`) for each candidate. If several
 //! reservations want the candidate, the search finds the reservation that falls last. The producer
-//! sets the candidate *aside* on a list of this reservation, and later searches do not visit the
+//! sets the candidate *aside* on a list of this reservation, and later searches rarely visit the
 //! bucket. When the reservation gives the bucket back, the bucket is a candidate again. When the
 //! reservation falls, ends or shrinks, its whole list is *released* in one step, and the buckets on
 //! the list become candidates piece by piece. A fallen reservation asks the log of overwritten
@@ -278,7 +278,7 @@ struct ReservationEntry {
 /// A reservation that protects nothing any more, but still reports its losses.
 #[derive(Debug)]
 struct Fallen {
-    /// Number of evictions already compared with the reservation's window.
+    /// Number of evictions before the fall or already compared with the reservation's window.
     compared: u64,
     /// Lost buckets that were not reported yet.
     lost: Vec<EvictedBucket>,

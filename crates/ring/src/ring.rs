@@ -62,8 +62,8 @@ pub enum Numa {
         /// The number of the node.
         node: u32,
     },
-    /// The preference was refused: the node does not exist, the kernel has no NUMA, or a sandbox
-    /// forbids mbind(2). The ring works all the same.
+    /// The preference was refused, for example because the node does not exist, the kernel has no
+    /// NUMA, or a sandbox forbids mbind(2). The ring works all the same.
     Refused {
         /// The number of the node in the configuration.
         node: u32,
@@ -79,7 +79,7 @@ pub struct InterfaceEntry {
     pub name: String,
     /// Link-layer header type (LINKTYPE_ value).
     pub link_type: u16,
-    /// Snap length: the most bytes kept of each frame; 0 means no limit.
+    /// Snap length: the maximum bytes kept of each frame; 0 means no limit.
     pub snaplen: u32,
     /// The kind of clock that stamps the frames, such as the kernel's or a NIC's. The caller
     /// assigns the numbers.
@@ -107,9 +107,9 @@ pub struct RingStatistics {
     pub oldest_ns: Option<i64>,
     /// Largest ring time in the ring, ns.
     pub newest_ns: Option<i64>,
-    /// The latest closing time of all overwritten buckets, ns of the monotonic clock
-    /// ([`Producer::set_now`]). All packets stored after this time are in the ring. `None`: nothing
-    /// was overwritten.
+    /// The latest closing time of all overwritten buckets, ns of the monotonic clock, 0 without
+    /// [`Producer::set_now`]. All packets stored after a known time are in the ring. `None`:
+    /// nothing was overwritten.
     pub whole_since_mono_ns: Option<i64>,
     /// Buckets never used.
     pub free_buckets: usize,
@@ -128,7 +128,7 @@ impl Ring {
     /// it fills the memory, calls `progress` with (bytes filled, total bytes).
     ///
     /// # Errors
-    /// [`RingError`]: the configuration is invalid, or the memory is not available.
+    /// [`RingError`]: the configuration is invalid, or the memory or file is not available.
     pub fn new(
         config: &RingConfig,
         progress: Option<&mut dyn FnMut(u64, u64)>,
@@ -457,9 +457,9 @@ impl RingInner {
         self.closed.load(Ordering::Relaxed) // ordered by the eventcount
     }
 
-    /// Visits a producer's buckets, newest first, while `visit` returns `true`. Releases the mutex
-    /// after every [`PIECE`] buckets, and holds the last visited bucket meanwhile, so that the walk
-    /// continues at a bucket that is still in the ring.
+    /// Visits a producer's buckets, newest first, while `visit` returns `true`. Usually releases
+    /// the mutex after [`PIECE`] buckets, and holds the last visited bucket meanwhile, so that the
+    /// walk continues at a bucket that is still in the ring.
     pub(crate) fn newest_first(
         &self,
         producer: usize,

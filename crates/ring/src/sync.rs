@@ -1,4 +1,4 @@
-//! The atomics, fences, mutexes and condition variables of this crate. Normally these are std's,
+//! Atomics, fences, mutexes and condition variables for this crate. Normally these are std's,
 //! under `cfg(loom)` loom's models, and under ThreadSanitizer std's with explicit hand-offs
 //! (`tests/visible.rs`).
 

@@ -21,7 +21,7 @@ pub struct BucketRef {
 pub struct BucketInfo {
     /// The bucket and its generation.
     pub bucket: BucketRef,
-    /// Number of the producer that filled the bucket.
+    /// Number of the bucket's producer.
     pub producer: usize,
     /// Number of the first record, counted per producer.
     pub first: u64,

@@ -9,7 +9,7 @@
 
 use std::ops::RangeInclusive;
 
-/// The times that a reservation wants, both ends included.
+/// A range of ring time, such as the times that a reservation wants, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TimeWindow {
     pub(crate) from_ns: i64,

@@ -64,7 +64,7 @@ pub enum AttachError {
     },
 }
 
-/// Why a bucket of another process was not copied.
+/// Why a bucket was not copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {

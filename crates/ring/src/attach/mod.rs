@@ -3,8 +3,8 @@
 //!
 //! A region in a memfd or a file ([`Backing`](crate::Backing)) describes itself
 //! (`storage/header.rs`). [`Attached`] maps the region read-only. It cannot hold a bucket of
-//! another process, because a hold is a store. The writer may therefore claim any bucket at any
-//! moment. An [`Attached`] ring copies a bucket, and then checks that the copied generation was
+//! another process, because a hold is a store. The writer may therefore claim a closed bucket at
+//! any moment. An [`Attached`] ring copies a bucket, and then checks that the copied generation was
 //! still valid:
 //!
 //! 1. load the control word (Acquire, pairs with O in `Control::open`): state and generation;
@@ -123,7 +123,7 @@ pub enum RegionWriter {
     Killed,
 }
 
-/// One producer of another process.
+/// One producer of an attached ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AttachedProducer {
@@ -143,7 +143,7 @@ pub struct AttachedProducer {
     pub evicted_ns: Option<i64>,
 }
 
-/// The state of a bucket of another process.
+/// The state of a bucket of an attached ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttachedState {
     /// Never used.
@@ -158,7 +158,7 @@ pub enum AttachedState {
     Damaged,
 }
 
-/// A snapshot of one bucket of another process. Unless the state is open or closed, only `bucket`
+/// A snapshot of one bucket of an attached ring. Unless the state is open or closed, only `bucket`
 /// and `state` are known, and the numbers in the other fields are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -167,7 +167,7 @@ pub struct AttachedBucket {
     pub bucket: BucketRef,
     /// State of the bucket.
     pub state: AttachedState,
-    /// Number of the producer that filled the bucket.
+    /// Number of the bucket's producer.
     pub producer: usize,
     /// Number of buckets that the producer filled before.
     pub sequence: u64,
@@ -283,8 +283,8 @@ impl Attached {
     }
 
     /// The latest closing time of all overwritten buckets, ns of the monotonic clock of the boot
-    /// that created the region. All packets stored after this time are in the ring. `None`: nothing
-    /// was overwritten.
+    /// that created the region, 0 if unknown. All packets stored after a known time are in the
+    /// ring. `None`: nothing was overwritten.
     ///
     /// # Errors
     /// [`CopyError::Shrunk`].

@@ -57,9 +57,9 @@ pub(crate) struct RegionState {
     pub(crate) interfaces: AtomicU64,
     /// Interfaces without a slot: the process knows these interfaces, the region does not.
     pub(crate) interfaces_unlisted: AtomicU64,
-    /// The latest closing time of all overwritten buckets, ns of the monotonic clock. Initially
-    /// `i64::MIN`, which means that no bucket was overwritten. All packets stored after this time
-    /// are in the ring.
+    /// The latest closing time of all overwritten buckets, ns of the monotonic clock, 0 if unknown.
+    /// Initially `i64::MIN`, which means that no bucket was overwritten. All packets stored after a
+    /// known time are in the ring.
     pub(crate) evicted_closed_mono_ns: AtomicI64,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct ProducerHeader {
 
 /// The header of one bucket.
 ///
-/// All threads change `control`. The producer that owns the bucket writes the other fields:
+/// Any thread may change `control`. The producer that owns the bucket writes the other fields:
 /// `committed` to `max_ns` at publication; `next`, `closing` and `closed_mono_ns` before closing.
 /// Between claim and opening the producer resets these fields (except `closing`) and writes the
 /// rest.
@@ -121,7 +121,7 @@ pub(crate) struct BucketHeader {
     pub(crate) first_bytes: AtomicU64,
     /// Number of buckets of the region that closed before: the usual order of overwriting.
     pub(crate) closing: AtomicU64,
-    /// Time of closing, ns of the monotonic clock; 0 is unknown.
+    /// Time of closing, ns of the monotonic clock; 0: unknown, or not closed.
     pub(crate) closed_mono_ns: AtomicI64,
 }
 

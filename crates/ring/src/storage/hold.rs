@@ -20,7 +20,7 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Holds a bucket. `None`: the bucket was claimed again since `bucket` was read, or has 16,383
+    /// Holds a bucket. `None`: the bucket is not, or no longer, of this generation, or has 16,383
     /// holds. Panics unless this storage has a bucket with the index in `bucket`.
     pub(crate) fn new(storage: &Arc<Storage>, bucket: BucketRef) -> Option<Self> {
         let header = storage.bucket(bucket.index as usize);

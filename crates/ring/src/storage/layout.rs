@@ -43,7 +43,7 @@ const PAGES: [Pages; 3] = [Pages::Small, Pages::Transparent, Pages::Explicit];
 // No valid number of buckets and bytes leads to an offset that overflows.
 const _: () = assert!(usize::BITS == 64);
 
-/// Offsets in a region, bytes, in ascending order, and the lengths of the tables.
+/// Offsets in a region, bytes, in ascending order, and the numbers of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) geometry: Geometry,

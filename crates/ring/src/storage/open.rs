@@ -144,7 +144,7 @@ impl OpenBucket {
         self.bucket
     }
 
-    /// The proof that this processor can store bursts with AVX-512 VBMI; `None` if it cannot.
+    /// The proof that this processor can store bursts with AVX-512 VBMI (`Avx512Vbmi::detect`).
     pub(crate) fn wide(&self) -> Option<Avx512Vbmi> {
         self.buffer.wide
     }

@@ -1,7 +1,7 @@
 //! Code for processors with AVX-512 VBMI.
 #![expect(unsafe_code, reason = "runs code that not every processor can")]
 
-/// Proof that this processor has AVX-512 BW and VBMI, and BMI2 (Intel Xeon since Ice Lake, AMD
+/// Proof that this processor has AVX-512 BW and VBMI, and BMI2 (most Intel Xeon since Ice Lake, AMD
 /// since Zen 4).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx512Vbmi(());
@@ -19,7 +19,7 @@ impl Avx512Vbmi {
         is_there.then_some(Self(()))
     }
 
-    /// Runs `work`. The compiler uses the extensions in the code of `work` that it inlines here.
+    /// Runs `work`. The compiler may use the extensions in the code of `work` that it inlines here.
     #[inline]
     pub(crate) fn run<R>(self, work: impl FnOnce() -> R) -> R {
         // SAFETY: the processor has the features: `detect` makes the only values.

@@ -18,9 +18,9 @@
 //! directly to the bucket. In a run of up to 32 short records the kind of store does not change.
 //!
 //! A store fence covers only the thread that runs the fence. If a producer moves to another thread
-//! with unfenced stores, the next call runs a fence on every processor ([`Barrier::heavy`]). If the
-//! kernel cannot do that, from the start or since a seccomp filter forbids the call, all stores are
-//! regular stores.
+//! with unfenced stores, the next call runs a fence for all threads ([`Barrier::heavy`]). If the
+//! kernel cannot do that, from the start or since a seccomp filter forbids the call, all later
+//! stores are regular stores.
 //!
 //! A publication writes all pending bytes: whole lines and whole groups of descriptors by the
 //! current kind of store, the rest of a line or a group by regular stores. A fence follows if any
@@ -59,7 +59,7 @@ pub(super) const SHORT_BYTES: usize = if cfg!(loom) { 16 } else { 512 };
 pub(super) const DESCRIPTORS: usize = if cfg!(loom) { 2 } else { 32 };
 /// The maximum payload of a group of short records.
 const GROUP_BYTES: usize = DESCRIPTORS * SHORT_BYTES;
-/// Bytes after a publication from which on stores go past the cache.
+/// After this many bytes of payload since the last publication, stores go past the cache.
 const STREAM_AFTER_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4 << 10 };
 /// If at least this many bytes were stored between the last two publications, all whole lines go
 /// past the cache until the next publication.
@@ -95,7 +95,7 @@ pub(super) struct WriteBuffer {
     pub(super) wide: Option<Avx512Vbmi>,
 }
 
-/// The contents of an open bucket. A separate value, so that a burst can keep it in registers.
+/// Counts and times of an open bucket. A separate value, so that a burst keeps it in registers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StoredRecords {
     /// Number of records.
@@ -335,8 +335,8 @@ impl WriteBuffer {
     /// previous thread.
     ///
     /// If a seccomp filter has forbidden membarrier(2) after the start, all later stores are
-    /// regular stores. The hand-over itself then fences the earlier stores: the previous thread
-    /// released a mutex, sent into a channel or ended, each by a locked instruction. A locked
+    /// regular stores. The hand-over itself then usually fences the earlier stores: the previous
+    /// thread released a mutex, sent into a channel or ended, by a locked instruction. A locked
     /// instruction waits until the processor has written all buffered stores, non-temporal stores
     /// too (Intel SDM, volume 3A, "Strengthening or Weakening the Memory-Ordering Model"; AMD
     /// 25112, "Write-Combining Completion Events").
@@ -542,7 +542,7 @@ impl WriteBuffer {
 
 /// Bytes that a bucket must have for one more record: `count` records whose payload ends at
 /// `start`, and a record of `captured` bytes. An extension always counts, whether needed or not:
-/// the test runs for every packet, and the loss is 16 bytes a bucket.
+/// the test is then simple, and the loss is at most 16 bytes a bucket.
 #[inline(always)]
 pub(super) fn needed(start: usize, captured: usize, count: usize) -> usize {
     start + EXTENSION_BYTES + captured + DESCRIPTOR_BYTES * (count + 1)

@@ -1,4 +1,4 @@
-//! With `EvictionDetail::Bounds`, the data path allocates nothing after the start. The tests cover
+//! With `EvictionDetail::Bounds`, the data path allocates nothing after a warm-up. The tests cover
 //! storing (single records and bursts), publishing, reading, sleeping, waking, overwriting, being
 //! lapped, and the work of a dump on its buckets. Allocations are counted per thread, so that the
 //! harness and other tests do not disturb.
@@ -222,8 +222,8 @@ fn overwriting_around_reservations_does_not_allocate() {
     );
 }
 
-/// The writer must allocate nothing when a reservation falls. Only a later call of `fallen` copies
-/// the entries of the eviction log about the lost buckets.
+/// The writer must allocate nothing when a reservation falls. Later calls of its owner copy the
+/// entries of the eviction log about the lost buckets.
 #[test]
 fn a_reservation_that_falls_costs_the_writer_no_allocation() {
     let ring = ring(1, 1);

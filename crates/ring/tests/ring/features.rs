@@ -7,7 +7,7 @@ use retroscope_ring::{
     GroupKind, Mode, Packet, Producer, Reader, Record, Ring, RingConfig, Step, StoreError,
 };
 
-/// One step of the time stamps of these tests.
+/// Time between records `n` and `n + 1` of [`store`].
 const STEP_NS: i64 = 1_000;
 
 fn ring(producers: usize, readers: usize, mode: Mode) -> Ring {

@@ -1,4 +1,4 @@
-//! A large buffer with one owner, in huge pages.
+//! A large buffer with one owner, in huge pages if available.
 
 use std::{
     io,

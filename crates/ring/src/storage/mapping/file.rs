@@ -40,7 +40,7 @@ const TMPFS: u64 = 0x0102_1994;
 /// The required page size of a hugetlbfs, in bytes.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// How long a new ring waits for readers that have the file locked.
+/// How long each attempt to lock a ring file waits for readers that have the file locked.
 const READERS_MAX: Duration = Duration::from_secs(1);
 /// The pause between two attempts to lock the file: 1 ms.
 const PAUSE: Timespec = Timespec {
@@ -142,7 +142,7 @@ impl RegionFile {
         Ok(())
     }
 
-    /// Reserves blocks or pages, so that no later store into the mapping can fail.
+    /// Reserves blocks or pages, so that later stores into these bytes of the mapping find space.
     pub(super) fn reserve(&self, bytes: usize) -> Result<(), Errno> {
         fallocate(&self.fd, FallocateFlags::empty(), 0, bytes as u64)
     }

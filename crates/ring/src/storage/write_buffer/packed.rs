@@ -1,13 +1,13 @@
 //! Stores short records past the cache, with the current line in a register, on x86-64 with AVX-512
-//! VBMI (Intel Xeon since Ice Lake, AMD since Zen 4).
+//! VBMI (most Intel Xeon since Ice Lake, AMD since Zen 4).
 //!
-//! Payloads are packed byte by byte, so nearly every short record completes one line and begins the
-//! next. `vpermb` rotates the record's bytes to the position where the line continues. The bytes
-//! before the line's end complete the line, which goes past the cache at once. The bytes after the
-//! line's end are then at the front of the register and begin the next line. The write-combining
-//! buffer, in contrast, stores each byte in the L1 cache and loads it again. A record of 60 bytes
-//! took 6.0 ns with the buffer and takes 4.0 ns here. A record of 64 bytes took 5.2 and takes 3.4
-//! ns (one producer, no reader, AMD EPYC Zen 4).
+//! Payloads are packed byte by byte, so a record of about 64 bytes usually completes a line and
+//! begins the next. `vpermb` rotates the record's bytes to the position where the line continues.
+//! The bytes before the line's end complete the line, which goes past the cache at once. The bytes
+//! after the line's end are then at the front of the register and begin the next line. The
+//! write-combining buffer, in contrast, stores each byte in the L1 cache and loads it again. A
+//! record of 60 bytes took 6.0 ns with the buffer and takes 4.0 ns here. A record of 64 bytes took
+//! 5.2 and takes 3.4 ns (one producer, no reader, AMD EPYC Zen 4).
 
 use std::arch::x86_64::{
     __m512i, _bzhi_u64, _mm512_cmpge_epu8_mask, _mm512_loadu_si512, _mm512_mask_mov_epi8,

@@ -16,7 +16,7 @@ use super::{
     writer::Writer,
 };
 
-/// Bucket sizes to choose from: the smallest that a ring accepts, twice, and two larger sizes.
+/// Bucket sizes to choose from: the smallest allowed size (in two entries), and two larger sizes.
 const BUCKET_BYTES: [usize; 4] = [260 << 10, 260 << 10, 512 << 10, 2 << 20];
 /// Maximum memory of a ring.
 const RING_BYTES_MAX: usize = 160 << 20;
