@@ -144,7 +144,7 @@ impl RingConfig {
 }
 
 /// The kind of memory that the region uses. It decides which other processes can see the region.
-/// The region is never part of core dumps.
+/// The region is excluded from core dumps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Backing {
     /// Memory of this process alone.
@@ -196,8 +196,8 @@ impl Mode {
 /// How much the eviction log remembers of the ring times in overwritten buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvictionDetail {
-    /// The smallest and the largest time of each of the last 8192 buckets, in memory allocated at
-    /// the start.
+    /// The smallest and the largest time of each of the last 8192 overwritten buckets, in memory
+    /// allocated at the start.
     Bounds,
     /// All times, at the cost of a walk over the descriptors of each overwritten bucket. Beyond the
     /// budget the oldest buckets keep only their smallest and largest time. If that is not enough,

@@ -7,7 +7,7 @@ use crate::{Evicted, EvictedBucket, EvictionDetail, windows::TimeWindow};
 /// Buckets remembered with [`EvictionDetail::Bounds`]: 16 GiB of history in buckets of 2 MiB.
 const BOUNDED_BUCKETS: usize = if cfg!(loom) { 8 } else { 8192 };
 
-/// Entries that are summed up each time the mutex is taken.
+/// Maximum number of entries that are summed up each time the mutex is taken.
 const PIECE: u64 = 1024;
 
 /// The overwritten buckets, oldest eviction first.

@@ -21,7 +21,7 @@ use crate::{
     sync::Ordering,
 };
 
-/// Number of buckets that a walk visits before it releases the mutex.
+/// Number of buckets that most walks visit before they release the mutex.
 pub(crate) const PIECE: usize = 64;
 
 /// The state of the outer queue. A mutex protects this state.

@@ -191,7 +191,7 @@ impl Reservation {
     }
 
     /// The packets that were overwritten before the reservation was made, of the interval that the
-    /// reservation was made with. Together with [`Self::fallen`] this covers all losses of this
+    /// reservation was made with. Together with [`Self::fallen`] this covers the losses of this
     /// interval. Always empty after [`Ring::reserve_unread`](crate::Ring::reserve_unread).
     #[must_use]
     pub fn evicted_before(&self) -> &Evicted {

@@ -14,8 +14,8 @@ use rustix::io::Errno;
 
 use crate::sync::{AtomicUsize, Ordering};
 
-/// Bytes that a thread fills in one call. The calling thread reports progress after each of its
-/// pieces.
+/// Maximum bytes that a thread fills in one call. The calling thread reports progress after each of
+/// its pieces.
 pub(super) const PIECE_BYTES: usize = 64 << 20;
 /// Maximum number of threads: fewer threads already saturate a memory controller.
 const THREADS_MAX: usize = 16;
