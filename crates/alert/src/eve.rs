@@ -100,7 +100,7 @@ impl EveEndpoints<'_> {
     }
 }
 
-/// Parses a line. `None` if the line is not JSON, or not of this form.
+/// Parses a line. `None` if the line is not JSON, or does not have the form of [`EveLine`].
 pub(crate) fn read(line: &[u8]) -> Option<ParsedLine> {
     let parsed: EveLine<'_> = serde_json::from_slice(line).ok()?;
     if parsed.event_type.as_deref() != Some("alert") {

@@ -44,7 +44,7 @@ enum PlaceholderKind {
 /// A template filled in with the values of an alert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelFilled {
-    /// A pcap-filter(7) expression. It contains `$iface` if it restricts the interface.
+    /// The filter expression. For `interface {label}` in the template it contains `$iface`.
     pub expression: String,
     /// The interface for `$iface`.
     pub interface: Option<String>,

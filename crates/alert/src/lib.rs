@@ -1,11 +1,11 @@
 //! Alerts of an IDS: parses Suricata's EVE JSON and Zeek's notices into facts about packets.
 //!
 //! Pure: bytes go in, facts come out. No files, no sockets, no threads, no clock. [`LineSplitter`]
-//! splits a stream into lines, and continues after a torn line. [`read`] parses a line into an
-//! [`Alert`]. An optional fact that the line does not contain is `None`.
+//! splits a stream into lines. [`read`] parses a line into an [`Alert`], usually also after a torn
+//! line. An optional fact that the line does not contain is `None`.
 //!
-//! Suricata can add the frame to an alert (`packet`) if the user enables this. The frame is
-//! ignored. [`LabelTemplate`] is for alerts that consist of labels, such as those of Prometheus.
+//! Suricata can be configured to add the frame to an alert (`packet`). The frame is ignored.
+//! [`LabelTemplate`] is for alerts that consist of labels, such as those of Prometheus.
 #![forbid(unsafe_code)]
 
 mod eve;
@@ -49,8 +49,8 @@ pub struct Alert {
     pub icmp: Option<Icmp>,
     /// The Community ID of the flow, with any seed.
     pub community_id: Option<String>,
-    /// A packet with the stamp `time_ns` was on the wire. `false` for packets that an IDS assembles
-    /// itself (from fragments, from a stream, at the time-out of a flow), and for Zeek notices.
+    /// A packet with the stamp `time_ns` was on the wire, or Suricata's line does not say. `false`
+    /// for packets from reassembly or a flow's time-out, and for Zeek notices.
     pub is_on_wire: bool,
     /// The fields that identify the alert.
     pub identity: Arc<AlertIdentity>,

@@ -46,8 +46,8 @@ impl LineSplitter {
         given_up
     }
 
-    /// Ends the stream, and returns the last line if it has no line feed. The next bytes begin a
-    /// line.
+    /// Ends the stream, and returns the last line if it has no line feed, is not empty and is not
+    /// too long. The next bytes begin a line.
     pub fn end(&mut self) -> Option<Vec<u8>> {
         self.skips = false;
         let rest = std::mem::take(&mut self.rest);

@@ -21,7 +21,7 @@ pub fn time_ns(text: &str) -> Option<i64> {
     seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
 }
 
-/// A time in whole microseconds, the precision of alerts.
+/// A time, ns since the epoch, rounded down to a microsecond, the precision of alerts.
 pub(crate) fn micros(text: &str) -> Option<i64> {
     Some(time_ns(text)?.div_euclid(1000) * 1000)
 }

@@ -39,7 +39,7 @@ struct ZeekLine<'a> {
     community_id: Option<Cow<'a, str>>,
 }
 
-/// Parses a line. `None` if the line is not JSON, or not of this form.
+/// Parses a line. `None` if the line is not JSON, or does not have the form of [`ZeekLine`].
 pub(crate) fn read(line: &[u8]) -> Option<ParsedLine> {
     let parsed: ZeekLine<'_> = serde_json::from_slice(line).ok()?;
     if parsed.note.is_none() {

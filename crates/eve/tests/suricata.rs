@@ -219,7 +219,7 @@ fn class(
 }
 
 /// The class of one of our lines with a key, start and ends that no line of Suricata has; empty if
-/// this is not explained.
+/// the line is not explained.
 fn class_of_other(line: &Line, packets: &Packets) -> &'static str {
     match (&*line.proto, line.icmp_type) {
         // Unreachable, source quench, redirect, time exceeded, parameter problem: Suricata counts

@@ -76,7 +76,7 @@ fn shown(error: &ReadError) -> String {
     text
 }
 
-/// A stream that returns `step` bytes at a time.
+/// A stream that returns at most `step` bytes at a time.
 struct Pieces<'d> {
     data: &'d [u8],
     step: usize,
