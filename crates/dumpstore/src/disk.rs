@@ -106,7 +106,7 @@ impl dyn DiskFile + '_ {
 pub struct KeptFile {
     /// The path of the file. A caller that renames the file sets the new path.
     pub path: PathBuf,
-    /// See [`DiskFile::identity`].
+    /// Device and inode number, see [`DiskFile::identity`].
     pub identity: (u64, u64),
     open: Option<Arc<dyn DiskFile>>,
 }
@@ -265,7 +265,7 @@ impl Disk for SystemDisk {
 
     fn list(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
         let entries = fs::read_dir(path)?;
-        // Entries that were deleted in the meantime are skipped.
+        // Unreadable entries are skipped: usually they were deleted in the meantime.
         let entry = |entry: io::Result<fs::DirEntry>| self.entry(&entry.ok()?.path()).ok();
         Ok(entries.filter_map(entry).collect())
     }

@@ -138,7 +138,7 @@ pub struct StoredFile {
 }
 
 impl StoredFile {
-    /// Whether the file is compressed.
+    /// Whether the name is that of a complete compressed file.
     pub fn is_compressed(&self) -> bool {
         self.name.ends_with(COMPRESSED_END)
     }
@@ -261,7 +261,7 @@ impl MinFree {
 }
 
 impl ListedDump {
-    /// Reads a sidecar. `None` if it is not a sidecar, or does not match the files.
+    /// Reads a sidecar. `None` if the sidecar is unreadable, invalid, or does not match the files.
     fn read(disk: &dyn Disk, root: &Path, into: Option<&str>, stem: &str) -> Option<Self> {
         let directory = into.map_or_else(|| root.to_owned(), |name| root.join(name));
         let path = directory.join(format!("{stem}.json"));
