@@ -1,7 +1,7 @@
 /* Functions for the engine's use of DPDK. DPDK's data path consists of inline functions and of structures whose layout changes
  * between versions, so Rust cannot call it directly.
  *
- * The functions make no decisions. Those that can fail return a negated errno after a failure. dpdk.h and the Rust
+ * Functions that can fail return a negated errno after a failure. dpdk.h and the Rust
  * declarations (src/sys/) say which thread may call a function.
  */
 #define _GNU_SOURCE

@@ -8,8 +8,8 @@ use super::device::DpdkDevice;
 /// The behaviour of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DriverQuirks {
-    /// Creates vdevs, which need no memory that a NIC can reach, and whose descriptors hold no
-    /// waiting packets.
+    /// Creates vdevs, which need no memory that a NIC can reach, and whose descriptors usually hold
+    /// no waiting packets.
     pub(super) is_vdev: bool,
     /// The driver copies packets into buffers, or writes no bytes: only this process accesses the
     /// buffers.

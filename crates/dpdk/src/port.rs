@@ -21,7 +21,7 @@ use retroscope_capture::{
     rss::{ADDRESSES_AND_PORTS, FlowKind, RssSettings, TOEPLITZ, symmetric_key},
 };
 
-/// Packets of a burst at most.
+/// Maximum number of packets of a burst.
 pub(super) const BURST: u16 = 64;
 
 /// Descriptors of a NIC's queue by default, if the NIC supports as many: 275 µs at 10 Gbit/s of the

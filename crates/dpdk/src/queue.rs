@@ -414,7 +414,7 @@ impl LiveEngine for DpdkEngine {
     const LOOK_NS: i64 = 50_000_000;
 
     /// The descriptors of the NIC's receive queues that this engine polls. `None` for a vdev, whose
-    /// descriptors hold no waiting packets.
+    /// descriptors usually hold no waiting packets.
     fn buffer(&self) -> Option<SourceBuffer> {
         let OpenPort {
             quirks,
