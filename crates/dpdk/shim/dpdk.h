@@ -1,4 +1,4 @@
-/* The functions of dpdk.c and feed.c. Structures have the layout of the Rust structures in src/sys/. */
+/* Functions of dpdk.c and feed.c. Structures have the layout of the Rust structures in src/sys/. */
 #ifndef RETROSCOPE_DPDK_H
 #define RETROSCOPE_DPDK_H
 
