@@ -38,7 +38,7 @@ enum Change {
 /// Prints a table of all rows in `folder`, and returns whether no row got worse.
 ///
 /// # Errors
-/// The system's error with the path, if a round cannot be read or a commit has no round.
+/// An error, usually with the path, if a round cannot be read or a commit has no round.
 pub fn compare(folder: &Path, print: impl Fn(&str)) -> io::Result<bool> {
     let base = rounds(&folder.join(BASE))?;
     let new = rounds(&folder.join(NEW))?;

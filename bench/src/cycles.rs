@@ -2,8 +2,8 @@
 //!
 //! One thread does the steps of an inserter that analyzes its packets, on frames of 64 bytes. It
 //! reads the processor's time stamp counter after each step: after each burst that it fetches,
-//! after 64 frames stored, after one filter tried on these frames, and after each publication. An
-//! engine gives the previous burst back and fetches the next one in one call
+//! after up to 64 frames stored, after one filter tried on these frames, and after each
+//! publication. An engine gives the previous burst back and fetches the next one in one call
 //! ([`next`](retroscope_capture::Queue::next)), so these two are one stage. Polls of an empty queue
 //! do not count.
 

@@ -29,7 +29,7 @@ pub enum Failure {
     /// figure. This failure does not fail the program.
     #[error("{0}")]
     Unsound(String),
-    /// Packets were lost, or seen twice. This failure fails the program.
+    /// A number of packets is wrong: often some were lost, or seen twice. Fails the program.
     #[error("{seen} packets were seen instead of {expected}")]
     Count {
         /// Packets that must be seen.
@@ -269,8 +269,8 @@ impl Series {
     /// ratio is of one repetition.
     ///
     /// # Errors
-    /// Why one of the series has no figures. [`Failure::Unsound`]: `other` failed, or one of its
-    /// figures is not above 0.
+    /// Why this series has no figures, or [`Failure::CannotRun`] of `other`. [`Failure::Unsound`]:
+    /// `other` failed in another way, or one of its figures is not a finite number above 0.
     pub fn over(&self, other: &Self) -> Result<Spread, Failure> {
         let mine = self.figures.as_ref().map_err(Clone::clone)?;
         let unsound = |why: &dyn std::fmt::Display| {

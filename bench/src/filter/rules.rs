@@ -29,7 +29,7 @@ pub(super) enum Sort {
     Mixed,
 }
 
-/// Rules of a full set.
+/// Number of rules in a full set.
 pub(super) const RULES: u32 = FLOWS;
 /// Prefix lengths of nets.
 const NET_BITS: [u32; 5] = [20, 22, 24, 26, 28];

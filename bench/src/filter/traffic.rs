@@ -1,4 +1,4 @@
-//! Generated packets for filters: mixes in which each filter matches some packets and rejects most.
+//! Generated packets for filters: of the mix, each single filter matches some and rejects most.
 
 use retroscope_filter::{Aux, FilterFrame};
 

@@ -2,7 +2,7 @@
 //!
 //! The limit is memory: independent accesses to random cache lines, in as much memory as the table
 //! uses for its flows, in huge pages if available. A packet needs one line of the index and two
-//! lines of its flow, so the same accesses without any work are measured too. The opponent is a common choice:
+//! lines of its flow, so the same accesses without any work are measured too. The opponent:
 //! [DashMap](https://docs.rs/dashmap) with the same hash, and a heap of time-outs. As in our table,
 //! a flow whose time is up goes back into the heap if it had packets since. DashMap keeps less of a
 //! flow: times and counts.
@@ -27,8 +27,8 @@ use crate::{
 
 /// Packets or accesses of a batch. A batch is generated before the clock starts.
 const AT_ONCE: usize = 1024;
-/// Lines that are read together before the first of them is changed, as the table looks up 64
-/// packets together.
+/// Packets whose lines are read together before the first of these lines is changed, as the table
+/// looks up 64 packets together.
 const TOGETHER: usize = 64;
 /// Spare capacity of the table: one sixteenth of the flows.
 const SPARE: u32 = 16;

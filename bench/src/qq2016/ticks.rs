@@ -1,4 +1,4 @@
-//! The processor's clock, read once per packet as in the QQ of 2016 (thesis, section 6.2.1).
+//! The processor's clock, which the QQ of 2016 reads once per packet (thesis, section 6.2.1).
 #![expect(unsafe_code, reason = "reads a register of the processor")]
 
 use std::{
