@@ -25,9 +25,9 @@ use serde_json::Value;
 
 /// Interval at which the dump-keeper wakes without a request, if some space must stay free.
 const ROOM_EVERY: Duration = Duration::from_secs(1);
-/// Interval between two listings of the directory, which find changes by other programs. If no
-/// space must stay free, the dump-keeper also wakes at this interval to check the limits. This is
-/// also the pause after a failed deletion.
+/// Minimum interval between two listings of the directory, which find changes by other programs. If
+/// only limits are set, the dump-keeper wakes at this interval to check the limits. The pause after
+/// a failed deletion is as long.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// How long the writer of a dump waits for one answer of the dump-keeper about room on a full disk.
 /// The first listing of a large directory can take seconds.

@@ -1,5 +1,5 @@
 //! Questions to a thread that may have to wait for a disk. The number of questions that are not
-//! urgent is bounded. A question is removed when its asker stops waiting.
+//! urgent is bounded. A pending question is removed when its asker stops waiting.
 
 use std::{
     collections::VecDeque,
