@@ -1,9 +1,9 @@
 //! Cycles of a packet by engine and stage, as in the thesis's table 2.1.
 //!
-//! One thread does the steps of an inserter that analyzes its packets, on frames of 64 bytes. It
-//! reads the processor's time stamp counter after each step: after each burst that it fetches,
-//! after up to 64 frames stored, after one filter tried on these frames, and after each
-//! publication. An engine gives the previous burst back and fetches the next one in one call
+//! One thread does the steps of an inserter that analyzes its packets, on frames of 64 bytes. The
+//! thread reads the processor's time stamp counter after each step: fetching a burst, storing up to
+//! 64 frames of this burst, trying one filter on these frames, and publishing.
+//! An engine gives the previous burst back and fetches the next one in one call
 //! ([`next`](retroscope_capture::Queue::next)), so these two are one stage. Polls of an empty queue
 //! do not count.
 

@@ -23,7 +23,7 @@ const QUICK: Scale = Scale {
     repetitions: 5,
 };
 
-/// With `--quick`: turns of each contestant for a judged row, and seconds of each run.
+/// With `--quick`: counted turns of each contestant in a round, and seconds of each run.
 const BRIEF: (usize, f64) = (3, 0.1);
 
 /// Scale of `capture` and `shed`, which measure processes with their own memory, so that this

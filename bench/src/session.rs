@@ -24,8 +24,8 @@ use crate::{
 pub const RESULTS: &str = "results.json";
 /// The groups that an interrupted run has finished, one a line, in the folder of results.
 const FINISHED: &str = "finished.txt";
-/// Maximum number of counted turns of each entrant in [`Session::measure`] and
-/// [`Session::measure_parts`]. Judged rows have [`Scale::repetitions`] counted turns.
+/// Maximum number of counted turns of each entrant in a round of [`Session::measure`] and
+/// [`Session::measure_parts`]. Judged rows have [`Scale::repetitions`] counted turns in a round.
 pub(crate) const REPETITIONS: usize = 3;
 
 /// A run that returns the figures of several rows.

@@ -54,7 +54,7 @@ pub(crate) struct Qq2016 {
     pub(crate) storage_bytes: usize,
     /// The guard interval; `None`: the number of inserters.
     pub(crate) guard: Option<usize>,
-    /// Whether an inserter checks the maximum hold time before it stores a packet.
+    /// Whether an inserter checks the hold time before each packet. `carry_due` always checks.
     pub(crate) checks_hold: bool,
 }
 
