@@ -1,4 +1,4 @@
-//! Time from an alert until its packets are in the dump file, while a busy link is recorded: a
+//! Time from an alert until the file of its dump has a packet, while a busy link is recorded: a
 //! measurement for a release build.
 //!
 //! `cargo test --release -p retroscope-cli --test live alert_speed -- --ignored --nocapture`

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::traffic::{HEADERS, number_of};
 
-/// A dump.
+/// The contents of a capture file.
 #[derive(Debug)]
 pub(crate) struct Capture {
     /// Name and link type of each interface.
@@ -18,7 +18,7 @@ pub(crate) struct Capture {
     pub(crate) packets: Vec<Packet>,
 }
 
-/// A packet of a dump.
+/// A packet of a capture file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Packet {
     pub(crate) time_ns: i64,

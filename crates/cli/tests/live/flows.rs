@@ -46,7 +46,7 @@ fn flows(text: &str) -> BTreeMap<String, [u64; 5]> {
         .collect()
 }
 
-/// The frame with swapped addresses and ports, as the reply of the other endpoint.
+/// The frame with swapped IP addresses and ports, as the reply of the other endpoint.
 fn answer(request: &[u8]) -> Vec<u8> {
     let mut frame = request.to_vec();
     for (to, from, len) in [(26, 30, 4), (30, 26, 4), (34, 36, 2), (36, 34, 2)] {

@@ -20,7 +20,7 @@ const RATE: u64 = 500_000;
 /// Port of the numbered frames.
 const BACKGROUND: u16 = 2000;
 
-/// The host that sends the trigger packets, and whose packets the rules' dumps contain.
+/// The host of [`record_at_speed`]'s trigger packets. The rules' dumps contain its packets.
 const HOST: u8 = 7;
 
 /// 500 kpps of 64-byte frames: no packet is lost, and dumps during the flood contain exactly the
@@ -380,8 +380,8 @@ fn a_count_is_exact() {
     assert!(outcome.said("100 packets captured"));
 }
 
-/// A capture filter rejects packets: in the kernel if the kernel can evaluate the filter, otherwise
-/// in user space. Packets that the kernel rejects are not counted.
+/// A capture filter rejects packets: in the kernel if the kernel can evaluate the filter and there
+/// is no `-c`, otherwise in user space. Packets that the kernel rejects are not counted.
 #[test]
 fn what_the_capture_filter_refuses() {
     let _machine = shared();

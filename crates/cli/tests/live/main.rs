@@ -1,10 +1,10 @@
 //! The whole program on live interfaces: `retroscope record -i` in network namespaces that each
 //! test creates and removes.
 //!
-//! Without root or `ip`, the tests print `SKIP:` and pass. Recorded interfaces are veth pairs, a
-//! tun device and `lo`. In most tests, traffic comes from a socket of the test, so the test knows
-//! all sent bytes. Tests wait with a deadline for an event, mostly a line on the recorder's stderr
-//! or the end of the recorder. Only measurements also wait for time to pass.
+//! Without root or `ip`, the tests print `SKIP:` and pass. Most recorded interfaces are veth pairs.
+//! In most tests, traffic comes from a socket of the test, so the test knows all sent bytes. Most
+//! tests wait with a deadline for an event, such as a line on the recorder's stderr or the end of
+//! the recorder. Some measurements also wait for time to pass.
 //!
 //! Most tests that load the machine or measure time run alone (`quiet`). If `RETROSCOPE_SOAK=1` is
 //! set, as `make soak` does, some tests are longer or check tighter time limits, which an idle

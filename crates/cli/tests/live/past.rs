@@ -86,7 +86,7 @@ impl Followed {
 /// The reading side of a query.
 enum Reader {
     Program(Child, ChildStdout),
-    /// A connection, with the bytes of an incomplete chunk.
+    /// A connection, with the received bytes that are not parsed yet.
     Connection(UnixStream, Vec<u8>),
 }
 

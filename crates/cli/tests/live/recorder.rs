@@ -37,7 +37,7 @@ pub(crate) struct Recorder {
     _temporary: TempDir,
 }
 
-/// Splits a line at spaces, except within single quotes, like a shell.
+/// Splits a line at spaces and single quotes. A quoted part is one word, even if empty.
 pub(crate) fn words(line: &str) -> Vec<&str> {
     let parts = line.split('\'').enumerate();
     parts

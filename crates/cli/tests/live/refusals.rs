@@ -69,8 +69,8 @@ fn without_the_capability() {
     );
 }
 
-/// Interfaces that do not exist or have an unknown link type are refused. For a missing interface,
-/// the message lists the existing interfaces.
+/// Interfaces that do not exist or have an unsupported link type are refused. For a missing
+/// interface, the message lists the existing interfaces.
 #[test]
 fn interfaces_that_cannot_be_recorded() {
     let _machine = shared();

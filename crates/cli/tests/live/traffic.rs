@@ -76,7 +76,7 @@ impl Sender {
         }
     }
 
-    /// Sends one frame. When this returns, the interface has accepted the frame.
+    /// Sends one frame. When `send` returns, the interface has accepted the frame.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         let frames = [meta(0, frame.len())];
         let burst = Burst {

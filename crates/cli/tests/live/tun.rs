@@ -39,7 +39,7 @@ pub(crate) struct Tun {
 }
 
 impl Tun {
-    /// Creates the device with an address, and brings it up. If the kernel has no tun devices,
+    /// Creates the device with an address, and brings it up. If the device cannot be created,
     /// prints a message and returns `None`.
     pub(crate) fn new(namespace: &Namespace, name: &str, address: &str) -> Option<Self> {
         let mut request = Request {
