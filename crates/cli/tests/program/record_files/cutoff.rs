@@ -118,9 +118,9 @@ fn flows_are_cut_off_but_those_that_trigger() {
     }
 }
 
-/// If an open dump matches a packet of a flow, the recorder keeps all packets of the flow from then
-/// on. This also applies to a flow that is already beyond its cutoff, if the dump matches an
-/// earlier packet of the flow.
+/// If an open dump matches a packet of a flow, the recorder keeps all later packets of the flow. If
+/// the flow is already beyond its cutoff, the recorder keeps the packets after its next check, if
+/// the dump matches an earlier packet of the flow.
 #[test]
 fn flows_that_an_open_dump_takes_are_kept() {
     for who in ["auto", "1", "inline", "2", "4"] {

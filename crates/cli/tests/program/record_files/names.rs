@@ -1,4 +1,4 @@
-//! Names in expressions are looked up once, at the start.
+//! Names in expressions of the command line are looked up once, at the start.
 
 use std::{
     fs,
@@ -192,7 +192,7 @@ fn a_host_that_moves_is_not_looked_up_again() {
     let (json, _) = run(&["--trigger", "udp", "--single", "--dump", "src (many.test)"]);
     assert_eq!(hosts_of(&json["dumps"][0]), [1, 1, 3, 1, 3, 1, 3]);
 
-    // The number of a port name is fixed at the start.
+    // A port name may be next to a variable. Its number is fixed at the start.
     let (json, _) = run(&[
         "--trigger",
         "port discard",

@@ -162,7 +162,7 @@ fn the_capture_filter_and_the_snap_length_act_before_the_ring() {
     }
 }
 
-/// `--format pcap`: ns timestamps, one link type for each file, and a verdict only in the sidecar.
+/// `--format pcap`: ns timestamps, and one link type for each file.
 #[test]
 fn pcap_has_one_link_type_a_file() {
     let dir = tempfile::tempdir().unwrap();
