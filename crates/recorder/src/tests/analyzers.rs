@@ -1,4 +1,4 @@
-//! One, two and four analyzers, in inserters, threads and the analyzer's thread, on one and three
+//! Analysis in inserters, in two and four threads, and in the analyzer's thread, on one and three
 //! queues.
 
 use std::{num::NonZeroUsize, sync::atomic::Ordering, time::Duration};

@@ -325,8 +325,8 @@ fn a_window_ahead_of_all_other_clocks_has_its_losses() {
     }
 }
 
-/// Two steps in one burst, of a clock that is judged by its stamps: misplaced packets of both steps
-/// are reported, whether the ring follows the steps or not.
+/// Several steps in one burst, of a clock that is judged by its stamps: misplaced packets of all
+/// these steps are reported, whether the ring follows the steps or not.
 #[test]
 fn all_steps_of_a_burst_are_told() {
     let dir = tempfile::tempdir().unwrap();

@@ -295,7 +295,7 @@ fn a_rule_is_changed_in_its_place() {
     assert_eq!(reports[2].asked_by.as_deref(), Some("me"));
 }
 
-/// The texts of added rules are bounded in bytes; removed or replaced texts no longer count.
+/// The texts of added and changed rules are bounded in bytes, without removed or replaced texts.
 #[test]
 fn added_rules_have_so_many_bytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -336,8 +336,8 @@ fn added_rules_have_so_many_bytes() {
     add(&mut rig, "d", &long, &request).unwrap();
 }
 
-/// Until the analyzer has applied a change, it uses the old rule, even among ten similar rules.
-/// This is so even if the client does not wait for the answer.
+/// Until a change is applied, the analyzer uses the old rule, even among ten similar rules, and
+/// even if the client does not wait for the answer.
 #[test]
 fn a_change_leaves_no_gap() {
     let dir = tempfile::tempdir().unwrap();

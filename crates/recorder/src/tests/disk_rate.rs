@@ -87,7 +87,7 @@ fn dump_rate(
     rate.unwrap()
 }
 
-/// Bytes of a file in the page cache; `None`: fincore(1) is not installed.
+/// Bytes of a file in the page cache; `None`: fincore(1) is not installed, or fails.
 fn cached(file: &Path) -> Option<u64> {
     let fincore = Command::new("fincore")
         .args(["-b", "-n", "-o", "RES"])

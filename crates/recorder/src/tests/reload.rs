@@ -335,7 +335,7 @@ fn a_storm_of_reloads_loses_no_hit() {
     let mut rig = rig(dir.path());
     let mut of_rule = 0;
     for round in 0..100_u32 {
-        // 1 to 40 rules: at first one rule as a separate program, later a rule set.
+        // 1 to 40 rules: a single rule is a separate program, many rules are a rule set.
         let mut rules = vec![(
             "1".to_owned(),
             format!("udp port 9 and len < {}", 1000 + round),

@@ -324,7 +324,7 @@ fn no_filter_is_tried_twice() {
         refused.to_string().contains("has this filter already"),
         "{refused}"
     );
-    // Another filter is new.
+    // With another filter, the rule scans the past again.
     let rule = scanned(&mut rig, "udp", &request(), |_| {}).unwrap();
     assert_eq!((rule.hits, rule.scan.unwrap().hits), (Some(2), 2));
 }

@@ -357,7 +357,7 @@ fn a_dump_that_has_room_again_is_given_nothing_before_what_is_older() {
         ring_bytes: 16 << 20,
         ..RigConfig::default()
     };
-    // The budget has no room for the second of two long packets.
+    // The dump's share of the budget has no room for the second of two long packets.
     let pool = PoolConfig {
         budget_bytes: 100_000,
         ..PoolConfig::new(true)
