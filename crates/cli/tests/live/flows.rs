@@ -232,7 +232,7 @@ fn the_ring_reaches_back_for_the_goal() {
     let recorder = Recorder::start(&namespace, &line);
     let api = Api::at(&socket);
     let mut sender = Sender::new(&namespace, "v0");
-    // One packet in ten belongs to small flows of ten packets each, the others to four large flows.
+    // One packet in ten belongs to many small flows, the others to four large flows.
     let fill = |number: u64, frame: &mut [u8]| {
         let port = match number % 10 {
             0 => 2000 + u16::try_from(number / 100 % 60_000).unwrap(),

@@ -246,7 +246,7 @@ fn slow_module(directory: &Path, shunts: bool) -> PathBuf {
     module
 }
 
-/// Sends `count` packets at a rate, [`LENGTH`] in each flow, to a recorder with [`slow_module`].
+/// Sends `count` packets of flows with up to [`LENGTH`] packets to a recorder with [`slow_module`].
 /// Returns the number of flows whose first ten packets the module saw in order, and the losses.
 fn kept_with(
     namespace: &Namespace,

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::{Analyzers, Config, Recorder, RecorderEvent, Verdict};
 
-/// Bytes of each frame.
+/// Bytes of each frame that is dumped.
 const FRAME_BYTES: u16 = 1514;
 
 /// Time until the trigger packet.

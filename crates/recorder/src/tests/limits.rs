@@ -17,11 +17,11 @@ use crate::{
 
 /// Packets of a window before its trigger packet, one a millisecond.
 const PAST: i64 = 20;
-/// Packets of a window after its trigger packet, one a millisecond.
+/// Small packets of a window after its trigger packet, one a millisecond.
 const FUTURE: i64 = 10;
-/// All packets of a window, its trigger packet included.
+/// All small packets of a window, its trigger packet included.
 const ALL: u64 = 31;
-/// Bytes of each packet.
+/// Bytes of a small packet.
 const BYTES: u64 = 32;
 
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +50,7 @@ impl Cell {
         })
     }
 
-    /// The report, the times of the packets in the file, and the times of all sent packets, ms.
+    /// The report, the times of the file's packets (none if the disk is full) and of all sent, ms.
     fn run(self) -> (DumpReport, Vec<i64>, Vec<i64>) {
         let bytes_max = self.limit.saturating_mul(BYTES);
         let plan = RigConfig {

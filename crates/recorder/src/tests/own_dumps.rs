@@ -27,7 +27,7 @@ fn threads(n: usize) -> Analyzers {
     Analyzers::Threads(NonZeroUsize::new(n).unwrap())
 }
 
-/// A ring with room for a reader of each queue.
+/// Two queues, and a ring with room for a reader of each queue.
 fn two_queues() -> RigConfig<'static> {
     RigConfig {
         queues: 2,

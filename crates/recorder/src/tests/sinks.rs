@@ -160,7 +160,7 @@ fn no_first_packet_waits_for_a_sync() {
 }
 
 /// A file accepts no data. Its dump waits, then loses packets that the ring overwrites, and reports
-/// exactly how many. Another dump of the same packets goes on, and copies stay within their limit.
+/// exactly how many. Another dump at the same time goes on, and copies stay within their limit.
 #[test]
 fn a_sink_that_stands_still_holds_up_its_own_dump_alone() {
     let disk = FakeDisk::default();

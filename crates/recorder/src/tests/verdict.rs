@@ -66,8 +66,8 @@ fn of_a_bucket_around_the_window_an_upper_bound_is_missing() {
         rig.arrive(0, vec![0x45; 250_000]);
         rig.step();
     }
-    // A window in which nothing is known to have arrived; the overwritten bucket has packets from
-    // before and from after the window.
+    // In the window, only the trigger packet is known to have arrived. The overwritten bucket has
+    // packets from before and from after the window.
     let trigger = (START + 5 * S, udp(1, 9, 0));
     rig.feeds[1].lock().unwrap().frames.push_back(trigger);
     rig.step();
