@@ -215,8 +215,8 @@ fn sums(lines: &[EndedFlow]) -> BTreeMap<[u16; 2], [u64; 2]> {
     sums.collect()
 }
 
-/// Two queues with one direction of each flow. Two analyzers are requested, but one thread counts,
-/// so that both directions count as one flow.
+/// Two queues with one direction of each flow. Two analyzers divide the packets by address pair, so
+/// both directions count as one flow.
 #[test]
 fn directions_of_two_queues_are_one_flow() {
     let reply = |port: u16| {

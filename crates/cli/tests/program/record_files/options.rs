@@ -316,8 +316,8 @@ fn a_full_disk_loses_the_dump_and_nothing_else() {
     }
 }
 
-/// Bad arguments give exit code 2, or 1 if a file or an interface cannot be opened. stderr names
-/// the wrong or missing option, value or command.
+/// Bad arguments give exit code 2, or 1 if a file, a directory or an interface cannot be used.
+/// stderr names the wrong or missing option, value or command.
 #[test]
 fn bad_arguments_are_named() {
     let dir = tempfile::tempdir().unwrap();

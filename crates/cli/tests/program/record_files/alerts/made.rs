@@ -10,11 +10,11 @@ use super::{Run, run};
 
 const EACH: usize = 50;
 const START_US: i64 = 1_790_000_000_000_000;
-/// Number of packets of a flow.
+/// Number of packets of a flow that an alert is about.
 const PACKETS: usize = 6;
-/// Time between two packets of a flow.
+/// Time between two packets of such a flow, µs.
 const STEP_US: i64 = 100_003;
-/// Time between the starts of two flows.
+/// Time between the starts of two flows, µs.
 const FLOW_US: i64 = 7_001;
 
 /// A generated capture, and the alerts about it.
