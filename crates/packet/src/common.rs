@@ -12,7 +12,7 @@ const LINK: usize = 14;
 /// - IPv4 without an authentication header
 /// - IPv6 with TCP, UDP, SCTP or ICMPv6 directly after the fixed header
 ///
-/// [`crate::parse()`] gives the same facts about such a frame, and parses all other frames too.
+/// [`crate::parse()`] finds the same headers in such a frame, and also parses other frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CommonHeaders {
     /// IP version, 4 or 6. For ARP, this and all other fields are 0.
@@ -78,8 +78,8 @@ impl CommonHeaders {
         }
     }
 
-    /// The first `N` bytes of the transport header, if both the capture and the packet are long
-    /// enough. `data` is the frame that [`Self::read`] read.
+    /// The first `N` bytes after the IP header, if both the capture and the packet are long enough.
+    /// `data` is the frame that [`Self::read`] read.
     #[inline(always)]
     #[must_use]
     pub fn transport<'d, const N: usize>(&self, data: &'d [u8]) -> Option<&'d [u8; N]> {

@@ -5,7 +5,7 @@
 #[repr(u8)]
 pub enum Direction {
     /// The capture source does not report the direction. A test of `inbound` or `outbound` in a
-    /// filter rejects the packet, even as `not inbound`.
+    /// filter usually rejects the packet, even as `not inbound`.
     #[default]
     Unknown = 0,
     /// Received.

@@ -1,7 +1,7 @@
 //! Flow keys: packets with equal keys belong together. `$flow` compares these keys.
 //!
-//! A key holds no VLAN tags: a flow stays the same flow under any tag stack. A key describes the
-//! outer packet of a tunnel.
+//! A key holds no VLAN tags: a flow stays the same flow under any tag stack. The key of a frame
+//! with a tunnel describes the outer packet.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -59,7 +59,7 @@ pub enum FlowKey {
     },
 }
 
-/// Fields that all fragments of one packet share, in one direction.
+/// Fields by which the fragments of one packet are recognised, in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FragmentKey {
     /// Sender.

@@ -1,9 +1,9 @@
 //! Parsed headers, flow keys, VLAN stacks, fragments and Community ID.
 //!
 //! [`parse()`] turns the captured bytes of a frame into [`Parsed`], a small `Copy` set of facts.
-//! Most functions of the crate compute their results from [`Parsed`]. [`CommonHeaders`] and
-//! [`may_be_fragment`] read bytes, for speed. The crate is pure: bytes in, facts out. The parsing
-//! path uses no sockets, threads, clocks or allocation.
+//! Flow keys and Community IDs come from [`Parsed`]. [`CommonHeaders`] and [`may_be_fragment`] read
+//! bytes, for speed. The crate is pure: bytes in, facts out. The parsing path uses no sockets,
+//! threads, clocks or allocation.
 //!
 //! The crate does **not** reassemble packets or read application data. It verifies no checksums,
 //! with one exception: after MPLS labels, [`parse()`] recognises an IPv4 header also by its

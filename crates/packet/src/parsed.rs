@@ -5,8 +5,7 @@ use std::net::IpAddr;
 
 use crate::{LinkType, VlanStack};
 
-/// Bytes of an ICMP header after its first four. RFC 792 calls these bytes the rest of the header;
-/// in RFC 4443 they begin the body.
+/// Bytes of an ICMP header after its first four (RFC 792). In RFC 4443 these bytes begin the body.
 const ICMP_BODY: usize = 4;
 
 /// The facts of one frame, without borrows. A fact that the captured bytes do not show is `None`.
@@ -65,10 +64,10 @@ pub type MacAddr = [u8; 6];
 pub enum ParseOutcome {
     /// The parser reached the payload. All headers before the payload were captured.
     Complete,
-    /// The captured bytes end inside a header.
+    /// Too few bytes were captured to find the end of the headers.
     Truncated,
-    /// A header is inconsistent in itself or with an outer header. The facts before that header are
-    /// valid.
+    /// A header is inconsistent in itself or with an outer header, or follows too many headers. The
+    /// facts before that header are valid.
     Malformed,
     /// This crate does not know the link type. There are no facts.
     #[default]
@@ -161,8 +160,8 @@ pub struct Fragment {
     pub offset: u32,
     /// Whether more fragments of the packet follow.
     pub more: bool,
-    /// Protocol number of the fragmented data, equal in all fragments: the IPv4 protocol, or the
-    /// next header of the IPv6 fragment header. The latter may be an extension header.
+    /// Protocol number of the fragmented data, usually equal in all fragments: the IPv4 protocol,
+    /// or the next header of the IPv6 fragment header. The latter may be an extension header.
     pub proto: u8,
 }
 

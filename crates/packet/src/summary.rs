@@ -139,7 +139,7 @@ fn network(f: &mut fmt::Formatter<'_>, parsed: &Parsed, ip: Ip) -> fmt::Result {
     Ok(())
 }
 
-/// Prints an IP protocol's name, or its number if this crate has no name for the protocol.
+/// Prints an IP protocol's name, or its number if this function has no name for the protocol.
 fn protocol(f: &mut fmt::Formatter<'_>, proto: u8) -> fmt::Result {
     let name = match proto {
         ICMP => "ICMP",
@@ -184,7 +184,7 @@ fn icmp_message(f: &mut fmt::Formatter<'_>, icmp: Icmp, addr: IpAddr) -> fmt::Re
     }
 }
 
-/// Prints TCP flags as tcpdump does: `S`, `S.`, `P.`, `none`.
+/// Prints TCP flags with tcpdump's letters: `S`, `S.`, `P.`, `none`.
 fn tcp_flags(f: &mut fmt::Formatter<'_>, flags: u8) -> fmt::Result {
     const LETTERS: [(u8, char); 8] = [
         (1, 'F'),

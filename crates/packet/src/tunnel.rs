@@ -28,15 +28,15 @@ const TEREDO_AUTHENTICATION: usize = 13;
 /// A packet inside another.
 #[derive(Debug, Clone, Copy)]
 pub struct InnerPacket<'d> {
-    /// Headers of the inner packet. Offsets count from the start of the inner packet.
+    /// Headers of the inner packet. Offsets count from the start of [`Self::data`].
     pub parsed: Parsed,
-    /// Captured bytes of the inner packet.
+    /// Captured bytes of the inner packet, link header included.
     pub data: &'d [u8],
 }
 
-/// Calls `visit` with each candidate for an IP packet inside a frame, outer before inner, until
-/// `visit` returns `true`. Returns whether `visit` returned `true`. `parsed` are the headers of the
-/// frame `data`.
+/// Calls `visit` with candidates for an IP packet inside a frame, outer before inner, until `visit`
+/// returns `true`. Returns whether `visit` returned `true`. `parsed` are the headers of the frame
+/// `data`.
 ///
 /// The search enters GRE (with IP, Ethernet, ERSPAN or PPP inside) and IP in IP. Over UDP it tries
 /// VXLAN, Geneve and Teredo, whatever the ports. A UDP payload does not say which tunnel it belongs

@@ -1,6 +1,6 @@
 //! The VLAN tags of one frame.
 
-/// An IEEE 802.1Q or 802.1ad tag, in host byte order.
+/// A VLAN tag: IEEE 802.1Q, 802.1ad or older. In host byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct VlanTag {
     /// Tag protocol identifier, one of [`Self::TPIDS`].
@@ -47,7 +47,7 @@ impl VlanStack {
         usize::from(self.seen) > Self::CAPACITY
     }
 
-    /// The outermost tag. pcap-filter's first `vlan` compares this tag.
+    /// The outermost tag. pcap-filter's first `vlan` usually compares this tag.
     #[must_use]
     pub fn outer(&self) -> Option<VlanTag> {
         self.tags().first().copied()

@@ -165,7 +165,7 @@ fn community_ids_agree_with_the_table() {
     }
 }
 
-/// Protocol, addresses and Community ID, in the format of a table row.
+/// Protocol, addresses and Community ID, separated by spaces.
 fn describe(parsed: &Parsed, id: &str) -> String {
     let ip = parsed.network.unwrap();
     format!("{} {} {} {id}", ip.proto.unwrap(), ip.src, ip.dst)

@@ -133,7 +133,7 @@ pub(super) fn v6(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, P
     })
 }
 
-/// Runs `parse` on the bytes before the packet's own `end`, so that `parse` never reads padding. If
+/// Runs `parse` on the bytes before `end`, so that `parse` reads no padding after the packet. If
 /// `parse` runs out of bytes although the capture reaches `end`, the packet is malformed. Otherwise
 /// the capture is truncated.
 #[inline]
@@ -232,8 +232,8 @@ fn set_fragment(parsed: &mut Parsed, piece: Fragment) -> Result<bool, ParseStop>
     Ok(piece.is_later())
 }
 
-/// Reads ports, or ICMP type and code, from the transport header at `at`. Returns the offset of the
-/// payload. `icmp` is the number of the control protocol that belongs to the IP version.
+/// Reads ports, or ICMP type and code, from the transport header at `at`. Returns
+/// [`Parsed::payload_offset`]. `icmp` is the number of the IP version's control protocol.
 #[inline]
 fn transport(
     parsed: &mut Parsed,

@@ -1,8 +1,8 @@
 //! From bytes to [`Parsed`] in one pass, outermost header first.
 //!
-//! Each function reads at an offset into the captured bytes and stores each fact as soon as it is
-//! found. A truncated frame therefore keeps the facts before the cut. All reads are bounds-checked;
-//! nothing beyond `data` is read.
+//! The functions read at an offset into the captured bytes and store facts as soon as they are
+//! found. A truncated frame therefore keeps most facts before the cut. All reads are
+//! bounds-checked; nothing beyond `data` is read.
 
 mod bytes;
 mod ip;
@@ -15,7 +15,7 @@ use crate::{LinkType, ParseOutcome, Parsed};
 enum ParseStop {
     /// The captured bytes end here.
     Truncated,
-    /// A header is inconsistent.
+    /// A header is inconsistent, or there are too many headers.
     Malformed,
     /// The link type is unknown.
     UnknownLinkType,
