@@ -55,8 +55,7 @@ pub struct FeedCursor {
 pub enum FeedItem<T> {
     /// The next event.
     Event(T),
-    /// Number of events that were overwritten before the listener read them, since the previous
-    /// item.
+    /// Number of unread events since the previous item that newer events overwrite.
     Missed(u64),
     /// The next event is not written yet.
     Nothing,
@@ -82,7 +81,7 @@ impl<T: Clone> Feed<T> {
         self.end.load(SeqCst)
     }
 
-    /// The lowest number that may still be in the feed.
+    /// The lowest number that no producer has started to overwrite.
     fn oldest(&self) -> u64 {
         self.end().saturating_sub(self.places.len() as u64)
     }

@@ -12,7 +12,7 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// Number of first payload bytes that a flow keeps.
+/// Maximum number of first payload bytes that a flow keeps.
 pub(crate) const PAYLOAD: usize = 12;
 
 /// Bit in [`Flow::marks`]: the index of the server among the key's ends.
@@ -305,8 +305,8 @@ impl Flow {
         })
     }
 
-    /// The first captured bytes, at most 12, of the first counted packet with captured payload.
-    /// Either end may have sent this packet.
+    /// The first captured bytes, at most 12, of the first counted packet with captured payload,
+    /// except later fragments. Either end may have sent this packet.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.payload[..usize::from(self.payload_len)]

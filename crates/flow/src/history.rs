@@ -4,9 +4,9 @@
 //! The bytes that were stored within the goal must fit into the ring. The controller predicts these
 //! bytes for about a tenth of the goal ahead. The prediction is the stored bytes, less those that
 //! become older than the goal, plus new bytes at the current rate. If the prediction reaches 96 %
-//! of the ring, flows keep less. If the prediction with twice the rate is below 80 %, flows keep
-//! more. After each change the controller waits for a minimum number of periods. The controller
-//! decides ahead of the need, because stored bytes cannot be removed.
+//! of the ring, flows keep less, down to a minimum. If the prediction with twice the rate is below
+//! 80 %, flows keep more. After each change the controller waits for a minimum number of periods.
+//! The controller decides ahead of the need, because stored bytes cannot be removed.
 
 use std::collections::VecDeque;
 

@@ -29,7 +29,7 @@ pub enum AddressKind {
     V6 = 6,
     /// Hardware addresses of a packet that is not IP.
     Mac = 1,
-    /// No addresses: the packet is not IP, and its link has no hardware addresses.
+    /// No addresses: the packet is not IP, and its link has no pair of hardware addresses.
     Link = 0,
     /// Bytes that only their maker can interpret: see [`BiflowKey::opaque`].
     Opaque = 2,
@@ -37,12 +37,12 @@ pub enum AddressKind {
 
 /// The key of a bidirectional flow (biflow), equal for the packets of both directions.
 ///
-/// The smaller end is the first end. For an ICMP message that has no reply, the sender is the first
-/// end.
+/// Except in opaque keys, the smaller end is the first end. For an ICMP message that has no reply,
+/// the sender is the first end.
 #[derive(Debug, Clone, Copy, Eq, PartialOrd, Ord, Default)]
 #[repr(C)]
 pub struct BiflowKey {
-    /// Addresses of both ends in network order, padded with zeros.
+    /// Addresses of both ends in network order, padded with zeros. [`AddressKind::Opaque`]: bytes.
     addresses: [[u8; 16]; 2],
     /// Ports, or the numbers of [`icmp_ports`]. [`AddressKind::Mac`]: the EtherType and 0.
     /// [`AddressKind::Link`]: the link type and 0. [`AddressKind::Opaque`]: bytes.

@@ -82,8 +82,8 @@ impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
         cell.checked.store(hash ^ value, Relaxed);
     }
 
-    /// The latest value of a key. `None` if there is no value, if another key has the cell, or if a
-    /// writer is changing the cell.
+    /// The latest value of a key. `None` if there is no value, if another key has the cell, or if
+    /// the words of the cell come from different writers.
     #[inline]
     #[must_use]
     pub fn get(&self, key: &BiflowKey) -> Option<u64> {

@@ -34,8 +34,8 @@ pub struct FlowPacket {
     /// The first bytes of the captured payload. `payload_len` is their number.
     pub(crate) payload: [u8; PAYLOAD],
     pub(crate) payload_len: u8,
-    /// Bytes of payload on the wire according to the headers, captured or not; see
-    /// [`Parsed::payload`].
+    /// Bytes of payload on the wire according to the headers, captured or not, or 0 if the headers
+    /// are incomplete; see [`Parsed::payload`].
     pub payload_bytes: u32,
 }
 
@@ -118,8 +118,8 @@ pub struct Attribution {
 impl Attribution {
     /// `has_vlans`: packets with different VLAN identifiers belong to different flows.
     ///
-    /// `joins_fragments`: a later fragment belongs to the flow of its first fragment if the two are
-    /// at most 60 s apart. Other later fragments of TCP, UDP, SCTP and ICMP have no flow. Later
+    /// `joins_fragments`: a later fragment belongs to the flow of a remembered first fragment, at
+    /// most 60 s apart. Other later fragments of TCP, UDP, SCTP and ICMP have no flow. Later
     /// fragments of other protocols need no first fragment, because their flow has no ports. An
     /// exception is a datagram whose fragmented data begin with an IPv6 extension header or an
     /// authentication header: its later fragments also need the first fragment.

@@ -49,10 +49,10 @@ pub trait Timers {
     /// treats the entry as due now, and keeps the stamp.
     fn insert(&mut self, entry: TimerEntry);
     /// Takes out one of the earliest entries, if it is due at the time `now`. A
-    /// [`MultiresolutionQueue`] waits until the whole slot of the entry has passed. So an entry is
-    /// late by less than the width of its slot if the caller takes all due entries each time.
+    /// [`MultiresolutionQueue`] waits until the whole slot of the entry has passed. So the queue
+    /// delays an entry by less than the width of its slot if the caller takes all due entries.
     fn extract_due(&mut self, now: u64) -> Option<TimerEntry>;
-    /// Takes out one of the earliest entries, before it is due. The time of a
+    /// Takes out one of the earliest entries, due or not. The time of a
     /// [`MultiresolutionQueue`] stays, unless the earliest entry was beyond the widest slots when
     /// it was inserted.
     fn extract_early(&mut self) -> Option<TimerEntry>;

@@ -1,11 +1,11 @@
-//! Load shedding: decides which packets of a flow are kept. The first packets of a flow are kept.
+//! Load shedding: decides which packets of a flow are kept, usually the first packets.
 //!
 //! The cutoff is Time Machine's (Maier et al. 2008, "Enriching network security analysis with time
 //! travel", section 3). Most bytes are in few large flows, and the first bytes of a flow usually
 //! explain an event.
 //!
-//! Tail early drop is from the R-Scope paper, section 2.3. During overload each connection keeps
-//! only its first packets. The longer the overload lasts, the fewer packets a connection keeps.
+//! Tail early drop is from the R-Scope paper, section 2.3. During overload a connection usually
+//! keeps only its first packets. The longer the overload lasts, the fewer packets it keeps.
 
 use retroscope_packet::LinkType;
 
@@ -28,8 +28,8 @@ const ACK: u8 = 16;
 /// A limit on the kept payload of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cutoff {
-    /// Bytes of payload for each direction. A packet is kept if its direction sent fewer bytes
-    /// before this packet.
+    /// Bytes of payload for each direction. The cutoff keeps a packet if its direction sent fewer
+    /// bytes before the packet.
     pub bytes: u64,
     /// Time without a packet in either direction, ns, at least 1. After this time the bytes of both
     /// directions count from 0 again.
@@ -95,8 +95,7 @@ const SILENCE_MIN_NS: i64 = 1_000_000_000;
 /// begins again in the engine.
 const SILENCE_MARGIN_NS: i64 = 200_000_000;
 
-/// The first threshold, packets. At this threshold all packets are kept. The first congested period
-/// halves the threshold.
+/// The first and largest threshold, packets. At this threshold all packets are kept.
 const TAIL_DROP_BEGINS: u32 = 4096;
 /// Time of silence, ns, after which a flow begins again for tail early drop and shunts. It also
 /// applies to the limit if the flow has no cutoff, and so no [`Cutoff::refill_ns`].
@@ -106,9 +105,9 @@ const IDLE_NS: i64 = 60_000_000_000;
 /// paper.
 ///
 /// A congested period halves the threshold, down to a minimum. Each other period increases the
-/// threshold by one. The paper prints `min(ted_thr / 2, ted_min)` and says "down to a minimum",
-/// which is the `max` here. While the threshold is 4,096 packets, as before the first congestion,
-/// all packets are kept.
+/// threshold by one, up to 4,096. The paper prints `min(ted_thr / 2, ted_min)` and says "down to a
+/// minimum", which is the `max` here. While the threshold is 4,096 packets, as before the first
+/// congestion, all packets are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TailDrop {
     min: u32,
@@ -154,8 +153,8 @@ pub struct ShedderConfig {
 }
 
 impl ShedderConfig {
-    /// How long the shedder remembers a silent flow, ns. A later, larger [`Cutoff::refill_ns`]
-    /// would act like this time.
+    /// How long the shedder remembers a silent flow, ns, unless the table is full. A later, larger
+    /// [`Cutoff::refill_ns`] would act like this time.
     #[must_use]
     pub fn silence_ns_max(&self) -> i64 {
         let refills = self.cutoffs.iter().map(|cutoff| cutoff.refill_ns);
@@ -169,7 +168,7 @@ impl ShedderConfig {
 ///
 /// A packet is kept if its direction of the flow sent fewer bytes of payload before it than the
 /// cutoff. The lengths in IP headers count, TCP retransmissions included. A packet with SYN, FIN or
-/// RST is always kept. Packets that are not IP, and packets whose flow is unknown, are also kept.
+/// RST is always kept. Packets that are not IP, of unknown flows and of exempt flows are also kept.
 ///
 /// A SYN without ACK starts the flow anew, and so does [`Cutoff::refill_ns`] without a packet.
 /// [`TrackerConfig::joins_fragments`] determines whether later fragments belong to the flow of
@@ -214,7 +213,7 @@ pub struct Shedder {
 struct ShedState {
     /// Bytes of payload that each direction sent since the flow last began again.
     bytes: [u64; 2],
-    /// Packets of both directions since the last SYN without ACK, or the last silence of
+    /// Packets of both directions since the flow began, a SYN without ACK, or a silence of
     /// [`IDLE_NS`].
     packets: u32,
     last_ns: i64,
@@ -336,8 +335,8 @@ impl Shedder {
         self.config.tail_drop.as_mut()
     }
 
-    /// Limits each direction of every flow to this number of bytes of payload, in addition to the
-    /// cutoff of the flow. `None` removes the limit.
+    /// Limits each direction of all flows except exempt flows to about this number of bytes of
+    /// payload, in addition to the cutoff of the flow. `None` removes the limit.
     pub fn set_limit(&mut self, limit: Option<u64>) {
         self.limit = limit;
     }

@@ -4,8 +4,8 @@
 //! up the last slices. So a packet costs a shard one more look-up, and nothing is copied.
 //!
 //! The number of flows in a slice bounds the memory; packets of further flows are counted together.
-//! Each slice begins empty, so flows are missing only at random. A flow that sends a thousandth of
-//! all packets is among the first 32,768 flows except with probability e^-32, even during a flood.
+//! Each slice begins empty, so flows are missing mostly at random. A flow that sends a thousandth
+//! of all packets is among the first 32,768 flows except with probability e^-32, even in a flood.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
