@@ -20,7 +20,7 @@ use crate::{Owner, location::PathWalk};
 #[derive(Debug)]
 pub struct NewDirectories {
     walk: PathWalk,
-    /// The outermost directory first.
+    /// In the order of their creation.
     made: Vec<NewDirectory>,
 }
 

@@ -17,9 +17,9 @@ use crate::{
 /// keeps its owner and mode. The call does not wait for the other end of a pipe. Any thread may
 /// call this function.
 ///
-/// Root refuses a path through a link that another user may have made. In a directory where another
-/// user can write, root also refuses a file with a second name (hard link), and a file that is
-/// replaced during the call.
+/// Root refuses a path through a link that another user may have made, or by `..` to a directory
+/// where another user can write. In such a directory root also refuses a file with a second name
+/// (hard link), and a file that is replaced during the call.
 ///
 /// # Errors
 /// The system's, or one of these refusals.

@@ -5,7 +5,7 @@
 //! after the other and keeps the last one open. Later steps use names in that directory only, never
 //! the path again. Links are followed one by one, each from the directory that contains the link.
 //! If the process is root, [`FileLocation::find`] refuses a link that another user may have made. A
-//! process that is not root follows all links: it has only the rights of its effective user.
+//! process that is not root follows all links: it usually has only the rights of its user.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -23,7 +23,7 @@ use rustix::{
     process::geteuid,
 };
 
-/// Links in a path at most, as the kernel's `MAXSYMLINKS`.
+/// Maximum number of links in a path, as the kernel's `MAXSYMLINKS`.
 const LINKS_MAX: u32 = 40;
 /// Opens the file of a name, or the symbolic link itself, without access to its content: open(2).
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);

@@ -264,7 +264,7 @@ impl FileLocation {
 }
 
 /// The path of a name in an open directory: proc_pid_fd(5). The link leads to the directory
-/// itself, even if the directory was renamed. A process always sees its own links.
+/// itself, even if the directory was renamed. Where `/proc` is mounted, a process sees its links.
 fn path_in(directory: impl AsFd, name: &OsStr) -> PathBuf {
     let descriptor = directory.as_fd().as_raw_fd();
     PathBuf::from(format!("/proc/self/fd/{descriptor}")).join(name)
@@ -390,8 +390,8 @@ mod tests {
     }
 
     /// A staging directory that only this user can enter was left by a killed program, and is taken
-    /// over. Any other directory is refused, and so is a link: in these, another user could replace
-    /// the socket by another file, which the program would then give away.
+    /// over. Any other directory is refused, and so is a link: there another user may be able to
+    /// replace the socket by another file, which the program would then give away.
     #[test]
     fn a_directory_that_was_left_behind_is_taken_over_and_no_others() {
         let folder = tempfile::tempdir().unwrap();
