@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// Initial size, bytes. It has space for many records, and fits into the second-level cache of
-/// most processors.
+/// Default initial size, bytes: space for many records, and fits into the second-level cache of
+/// many processors.
 const BYTES_INITIAL: usize = 512 << 10;
 /// Minimum of the initial size, bytes: space for the start of a file and a few records. Programs
 /// that have many files open want small buffers.

@@ -59,7 +59,7 @@ impl ParseFault {
         }
     }
 
-    /// A sound file that this reader does not support.
+    /// A file that may be sound, but that this reader does not support.
     fn unsupported(at: usize, message: impl Into<String>) -> Self {
         Self {
             at,

@@ -185,9 +185,9 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// As [`CaptureReader::fill`], in steps of bounded length. A step reads at most 256 KiB of
-    /// capture data (decompressed), and returns `Ok(None)` if the bytes complete no record. So the
-    /// caller decides how long to read a stream that contains no packets.
+    /// As [`CaptureReader::fill`], in steps. A step reads at most 256 KiB of capture data
+    /// (decompressed), and returns `Ok(None)` if the bytes complete no record. So the caller
+    /// usually decides how long to read a stream that contains no packets.
     ///
     /// # Errors
     /// As [`CaptureReader::fill`].
