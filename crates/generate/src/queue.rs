@@ -125,7 +125,7 @@ impl Probed for GeneratorShares {
 struct GeneratorQueue {
     interfaces: [InterfaceInfo; 1],
     generator: Generator,
-    /// The time of the opening, to which stamps and watermarks are relative.
+    /// The time of the opening, from which stamps and watermarks are computed.
     start: Now,
     /// Whether frames are due by the generator's schedule. If not, frames are due at once,
     /// `trigger_at_ns` determines the trigger, and `end_ns` and the number of frames determine the
@@ -218,7 +218,7 @@ impl Queue for GeneratorQueue {
     }
 
     /// Without a rate, the next frames are made only when they are fetched, so no frame waits. An
-    /// inserter then analyzes each burst before it fetches the next burst, and misses no packet.
+    /// inserter with a shard then usually analyzes each burst before it fetches the next burst.
     fn has_more(&self) -> Option<bool> {
         (!self.is_scheduled).then_some(false)
     }
