@@ -23,8 +23,8 @@ use crate::{Compression, FileFormat, FileInterface, ReadError, block::SECTION_HE
 /// Maximum number of records in a burst.
 const BURST_RECORDS_MAX: usize = 256;
 
-/// [`CaptureReader::new`] stops its search for a packet at this offset in the capture data, bytes,
-/// if an interface is known by then.
+/// [`CaptureReader::new`] stops its search for a packet after the block or step that reaches this
+/// offset in the capture data, bytes, if an interface is known by then.
 const LOOK_BYTES: u64 = 1 << 20;
 
 /// Reads a capture file of either format, compressed or not, from any stream.
@@ -83,8 +83,8 @@ impl CaptureReader<Box<dyn Read + Send>> {
 
 impl<R: Read> CaptureReader<R> {
     /// Detects compression and format, and reads on to the first packet, so that the first
-    /// interfaces are known. If an interface is known but no packet is found, the search ends after
-    /// the first MiB of capture data. `inner` needs no buffer.
+    /// interfaces are known. If an interface is known but no packet is found, the search usually
+    /// ends after about a MiB of capture data. `inner` needs no buffer.
     ///
     /// # Errors
     /// [`ReadError`] if no interface is found before the stream fails, or before the file turns out
