@@ -1,7 +1,7 @@
 //! The frames of one flow: headers and checksums.
 //!
-//! To make a frame, the generator copies the 42 header bytes of its flow over any other frame,
-//! writes the sequence number and finishes the UDP checksum. The constant part of the checksum was
+//! To make a frame over a frame of another flow, the generator copies the 42 header bytes, writes
+//! the sequence number and finishes the UDP checksum. The constant part of the checksum was
 //! computed before. Over an earlier frame of the same flow, only number and checksum change.
 
 use std::net::Ipv4Addr;
