@@ -1,8 +1,8 @@
 //! Unix sockets that are made for another user.
 //!
 //! A socket is made in a staging directory, into which only this user can write, next to its final
-//! location. The socket has its owner and mode before it appears under its name. So nobody can
-//! replace the socket by another file in between, which would then be given away. All steps use
+//! location. The socket has its owner and mode before it appears under its name. So no other user
+//! can replace the socket by another file in between, which would be given away. All steps use
 //! descriptors of directories: a link that somebody puts into the path misleads no step. The
 //! staging directory is a lock too. If several programs find a socket without a listener, they
 //! inspect the socket one after the other.
