@@ -77,6 +77,29 @@ impl<'p, I: Iterator<Item = Packet<'p>>> Iterator for NumberedPackets<I> {
     }
 }
 
+/// The packets of `packets` whose shard number satisfies `is_mine`.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnPackets<I, F> {
+    pub(crate) packets: NumberedPackets<I>,
+    pub(crate) is_mine: F,
+}
+
+impl<'p, I: Iterator<Item = Packet<'p>>, F: Fn(u8) -> bool> Iterator for OwnPackets<I, F> {
+    type Item = NumberedPacket<'p>;
+
+    // Not `filter`: the compiler does not inline the `next` of `filter` either, and a packet of 64
+    // bytes then takes 28 ns instead of 9 ns.
+    #[inline(always)]
+    fn next(&mut self) -> Option<NumberedPacket<'p>> {
+        loop {
+            let packet = self.packets.next()?;
+            if (self.is_mine)(packet.1.shard) {
+                return Some(packet);
+            }
+        }
+    }
+}
+
 /// A hit: its position, and its dump expression or the reason why it has no expression.
 pub(crate) type FoundHit = (HitOrder, Result<DumpExpression, HitRefusal>);
 

@@ -22,7 +22,7 @@ use crate::{
         director::HitOrder,
         hit_queue::HitQueue,
         predicate::DumpExpression,
-        shard::{Findings, FlowEnded, NumberedPacket, NumberedPackets, Shard},
+        shard::{Findings, FlowEnded, NumberedPacket, NumberedPackets, OwnPackets, Shard},
         shard_slots::{AnalysisPlacement, ShardSlot, ShardSlots, UnanalyzedGap},
     },
     control::{common::RecorderShared, hits::HitRefusal, progress::promised, pulse::ThreadPulse},
@@ -433,10 +433,14 @@ impl ShardReader {
 }
 
 impl ReaderWork {
+    /// Whether each reader reads all packets and analyzes those of its shard.
+    fn is_divided(&self) -> bool {
+        self.slots.placement == AnalysisPlacement::ShardReaders && self.slots.all().len() > 1
+    }
+
     /// Whether packets of this shard number belong to this reader.
     fn is_mine(&self) -> impl Fn(u8) -> bool + Copy + use<> {
-        let shards = self.slots.all().len();
-        let is_divided = self.slots.placement == AnalysisPlacement::ShardReaders && shards > 1;
+        let (shards, is_divided) = (self.slots.all().len(), self.is_divided());
         let mine = self.slot;
         move |shard| !is_divided || usize::from(shard) % shards == mine
     }
@@ -507,11 +511,18 @@ impl ReaderWork {
             // holds a bucket that may be overwritten.
             slot.queue_found(&mut self.found.files, self.looked);
         }
-        let mine = move |(_, packet): &NumberedPacket<'_>| is_mine(packet.shard);
-        let mut packets = NumberedPackets::from(first, batch.iter()).filter(mine);
+        let is_divided = self.is_divided();
+        let mut packets = NumberedPackets::from(first, batch.iter());
         let is_inserters = own.is_some();
         let mut analysis = self.analysis(slot, pulse, is_inserters, (first, batch_end));
-        let mut look = |shard: &mut Shard| analysis.run(shard, producer, &mut packets, go_on);
+        let mut look = |shard: &mut Shard| {
+            if is_divided {
+                let packets = packets.clone();
+                analysis.run(shard, producer, &mut OwnPackets { packets, is_mine }, go_on);
+            } else {
+                analysis.run(shard, producer, &mut packets, go_on);
+            }
+        };
         match own {
             Some(shard) => look(shard),
             None => _ = slot.visit_waiting(look),
@@ -527,7 +538,7 @@ impl ReaderWork {
             let before = |record| {
                 let before = NumberedPackets::from(first, batch.iter());
                 let before = before.take_while(|(number, _)| *number < record);
-                before.filter(mine).count() as u64
+                before.filter(|(_, packet)| is_mine(packet.shard)).count() as u64
             };
             if let Some((span_ns, packets)) = self.shares[producer].read(end, analyzed, before) {
                 slot.miss(UnanalyzedGap {
@@ -662,7 +673,7 @@ impl BatchAnalysis<'_> {
                 .counters
                 .longest_ns
                 .fetch_max(took_ns, Ordering::Relaxed);
-            if self.is_time_over || !go_on(now_ns) {
+            if self.is_time_over || !go_on(now_ns) || self.next >= self.end {
                 return;
             }
         }
