@@ -37,16 +37,18 @@ impl<'r> Chunk<'r> {
         }
     }
 
-    /// Replaces the contents with the next records. Returns the number of records.
+    /// Replaces the contents with the records that `next` returns. Returns the number of records.
+    // Not an iterator: the compiler does not inline the `next` of `&mut I`, and returns each packet
+    // through memory. A packet of 64 bytes then takes 16 ns instead of 9 ns.
     #[inline(always)]
-    pub(crate) fn fill(&mut self, mut packets: impl Iterator<Item = Packet<'r>>) -> usize {
+    pub(crate) fn fill(&mut self, mut next: impl FnMut() -> Option<Packet<'r>>) -> usize {
         let frames = self.frames[..self.most].iter_mut();
         let places = frames.zip(&mut self.times_ns);
         let places = places.zip(&mut self.interfaces);
         // A local variable, because the compiler would write a field to memory for each record.
         let mut len = 0;
         for ((frame, time_ns), interface) in places {
-            let Some(packet) = packets.next() else {
+            let Some(packet) = next() else {
                 break;
             };
             *frame = FilterFrame::new(
@@ -156,14 +158,18 @@ mod tests {
         let packets: Vec<_> = (0..70).map(|n| packet(n as i64, 3, &data[n..=n])).collect();
         let mut packets = packets.into_iter();
         let mut chunk = Chunk::new();
-        assert_eq!(chunk.fill(&mut packets), MANY);
+        assert_eq!(chunk.fill(|| packets.next()), MANY);
         assert_eq!(chunk.frames(2..4)[1].data(), [3]);
-        assert_eq!(chunk.fill(&mut packets), 6, "none was dropped in between");
+        assert_eq!(
+            chunk.fill(|| packets.next()),
+            6,
+            "none was dropped in between"
+        );
         let frame = chunk.frames(0..6)[0];
         assert_eq!((frame.data(), frame.wire_len()), (&[64][..], 100));
         assert_eq!(frame.aux(), Direction::Outbound.into());
         assert_eq!(chunk.runs().collect::<Vec<_>>(), [(3, 0..6)]);
-        assert_eq!(chunk.fill(&mut packets), 0);
+        assert_eq!(chunk.fill(|| packets.next()), 0);
         assert_eq!(chunk.runs().count(), 0);
     }
 
@@ -171,11 +177,9 @@ mod tests {
     fn runs_and_sets_count_from_their_start() {
         let mut chunk = Chunk::new();
         let interfaces = [1, 1, 0, 2, 2, 2];
-        let packets = interfaces
-            .iter()
-            .zip(10..)
-            .map(|(i, ns)| packet(ns, *i, &[]));
-        chunk.fill(packets);
+        let packets = interfaces.iter().zip(10..);
+        let mut packets = packets.map(|(i, ns)| packet(ns, *i, &[]));
+        chunk.fill(|| packets.next());
         let runs: Vec<_> = chunk.runs().collect();
         assert_eq!(runs, [(1, 0..2), (0, 2..3), (2, 3..6)]);
         assert_eq!(chunk.mask_where(0..6, |ns| ns <= 12), 0b111);

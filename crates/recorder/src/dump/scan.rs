@@ -91,7 +91,7 @@ impl Scanner {
         let mut chunk = Chunk::new();
         let mut base = from;
         loop {
-            let count = chunk.fill(&mut packets);
+            let count = chunk.fill(|| packets.next());
             if count == 0 {
                 return to;
             }
