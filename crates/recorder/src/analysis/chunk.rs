@@ -37,20 +37,27 @@ impl<'r> Chunk<'r> {
         }
     }
 
-    /// Replaces the contents with the records that `next` returns. Returns the number of records.
-    // Not an iterator: the compiler does not inline the `next` of `&mut I`, and returns each packet
-    // through memory. A packet of 64 bytes then takes 16 ns instead of 9 ns.
+    /// Replaces the contents with the next records, of which `of` returns the packet. Returns the
+    /// number of records.
+    // The `next` of `packets` must be marked to be inlined. The compiler inlines neither a `next` of
+    // std's adapters, nor a closure around it, and then returns each packet through memory: a packet
+    // of 64 bytes takes 16 ns instead of 9 ns.
     #[inline(always)]
-    pub(crate) fn fill(&mut self, mut next: impl FnMut() -> Option<Packet<'r>>) -> usize {
+    pub(crate) fn fill<T>(
+        &mut self,
+        packets: &mut impl Iterator<Item = T>,
+        of: impl Fn(T) -> Packet<'r>,
+    ) -> usize {
         let frames = self.frames[..self.most].iter_mut();
         let places = frames.zip(&mut self.times_ns);
         let places = places.zip(&mut self.interfaces);
         // A local variable, because the compiler would write a field to memory for each record.
         let mut len = 0;
         for ((frame, time_ns), interface) in places {
-            let Some(packet) = next() else {
+            let Some(packet) = packets.next() else {
                 break;
             };
+            let packet = of(packet);
             *frame = FilterFrame::new(
                 packet.data,
                 packet.wire_len,
@@ -158,10 +165,10 @@ mod tests {
         let packets: Vec<_> = (0..70).map(|n| packet(n as i64, 3, &data[n..=n])).collect();
         let mut packets = packets.into_iter();
         let mut chunk = Chunk::new();
-        assert_eq!(chunk.fill(|| packets.next()), MANY);
+        assert_eq!(chunk.fill(&mut packets, |packet| packet), MANY);
         assert_eq!(chunk.frames(2..4)[1].data(), [3]);
         assert_eq!(
-            chunk.fill(|| packets.next()),
+            chunk.fill(&mut packets, |packet| packet),
             6,
             "none was dropped in between"
         );
@@ -169,7 +176,7 @@ mod tests {
         assert_eq!((frame.data(), frame.wire_len()), (&[64][..], 100));
         assert_eq!(frame.aux(), Direction::Outbound.into());
         assert_eq!(chunk.runs().collect::<Vec<_>>(), [(3, 0..6)]);
-        assert_eq!(chunk.fill(|| packets.next()), 0);
+        assert_eq!(chunk.fill(&mut packets, |packet| packet), 0);
         assert_eq!(chunk.runs().count(), 0);
     }
 
@@ -179,7 +186,7 @@ mod tests {
         let interfaces = [1, 1, 0, 2, 2, 2];
         let packets = interfaces.iter().zip(10..);
         let mut packets = packets.map(|(i, ns)| packet(ns, *i, &[]));
-        chunk.fill(|| packets.next());
+        chunk.fill(&mut packets, |packet| packet);
         let runs: Vec<_> = chunk.runs().collect();
         assert_eq!(runs, [(1, 0..2), (0, 2..3), (2, 3..6)]);
         assert_eq!(chunk.mask_where(0..6, |ns| ns <= 12), 0b111);

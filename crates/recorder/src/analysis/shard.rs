@@ -306,7 +306,7 @@ impl Shard {
             shunted = is_any.then(|| packets.clone());
         }
         let of_flows = self.flows.as_ref().and_then(|_| packets.clone().next());
-        let count = chunk.fill(|| packets.next().map(|(_, packet)| packet));
+        let count = chunk.fill(packets, |(_, packet)| packet);
         if let Some((first, _)) = of_flows {
             self.count_flows((producer, first), chunk);
         }

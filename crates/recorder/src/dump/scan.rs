@@ -91,7 +91,7 @@ impl Scanner {
         let mut chunk = Chunk::new();
         let mut base = from;
         loop {
-            let count = chunk.fill(|| packets.next());
+            let count = chunk.fill(&mut packets, |packet| packet);
             if count == 0 {
                 return to;
             }
