@@ -24,8 +24,8 @@ pub struct Parsed {
     pub dst_mac: Option<MacAddr>,
     /// Tags between the hardware addresses and the EtherType, outer to inner.
     pub vlan: VlanStack,
-    /// EtherType after the VLAN stack. `None` for IEEE 802.3 length frames and for link types
-    /// without EtherType.
+    /// EtherType after the VLAN stack. `None` for IEEE 802.3 length frames, for link types without
+    /// EtherType, and if the link header is cut off or malformed.
     pub ether_type: Option<u16>,
     /// Protocol number in the link header.
     pub link_protocol: Option<LinkProtocol>,

@@ -98,8 +98,8 @@ impl Rules {
         self.link_types.iter().copied()
     }
 
-    /// Makes the rules ready for packets of a link type, if they are not ready yet. Returns the
-    /// rules that match nothing of this link type, and the reasons.
+    /// Makes the rules ready for packets of a link type. Returns the rules that libpcap refuses for
+    /// this link type, and the reasons; nothing if the link type was added before.
     pub(crate) fn add_link_type(&mut self, link_type: LinkType) -> Vec<(u64, FilterError)> {
         if !self.link_types.insert(link_type) {
             return Vec::new();

@@ -174,7 +174,7 @@ struct Names {
     past: Vec<Arc<OutcomeCounters>>,
     /// The sum of counters that no longer change.
     closed: OutcomeCounters,
-    /// Name and counters by rule number. Numbers are not reused.
+    /// Name and counters by rule number. Numbers of installed rules are not reused.
     by_number: HashMap<usize, (Arc<str>, Arc<OutcomeCounters>)>,
     removals: u64,
 }

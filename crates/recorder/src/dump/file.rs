@@ -337,7 +337,7 @@ impl DumpFile {
         })
     }
 
-    /// Computes the digests that files still lack.
+    /// Computes the missing digests of the finished capture files, if digests are on.
     pub(super) fn compute_digests(&mut self) {
         for capture in &mut self.captures {
             capture.digest(&self.directory);

@@ -207,7 +207,7 @@ pub enum Analyzers {
     /// In the thread that stores the packets, even if that leads to losses. From files as
     /// [`Self::Auto`].
     Inline,
-    /// In at most this number of other threads.
+    /// In at most this number of other threads. From files as [`Self::Auto`] in addition.
     Threads(NonZero<usize>),
 }
 

@@ -81,9 +81,9 @@ fn packets_that_come_too_late_are_counted_and_told() {
         if number == 0 {
             first_ns = now_ns;
         }
-        // Two packets within the window of the last dump, and one between two windows.
         let last_ns = now_ns - 40 * MS;
         let (late, dumps, packets) = match number {
+            // Two packets within the window of the last dump, and one between two windows.
             10 => (vec![last_ns, last_ns + 15 * MS, last_ns], 1, 2),
             // A packet before all windows, six of which are merged into one range.
             1030 => (vec![first_ns - 15 * MS], 0, 0),

@@ -15,8 +15,7 @@ use crate::{
     },
 };
 
-/// Time after a failed try to write a sidecar until the next missing sidecar is tried, ns of the
-/// monotonic clock.
+/// About the time between two tries to write missing sidecars, ns of the monotonic clock.
 const TRY_AGAIN_NS: i64 = 1_000_000_000;
 /// Maximum number of dumps that wait for another try to write their sidecar. Further dumps stay
 /// without a sidecar.

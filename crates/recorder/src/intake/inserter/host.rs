@@ -17,8 +17,8 @@ const FRESH_NS: i64 = 1_000_000_000;
 /// A stamp or a statement may be later than `now` by at most this time, ns: two readings of a clock
 /// are at different moments.
 const AHEAD_NS: i64 = 1_000_000;
-/// Largest age of a frame of a source that never runs dry, ns: an engine's buffer holds the packets
-/// of a busy link for a shorter time.
+/// Largest age of a frame of a source that never runs dry, ns: an engine's buffer is assumed to
+/// hold the packets of a busy link for a shorter time.
 const FRAME_AGE_NS_MAX: i64 = 10_000_000_000;
 /// If the ring did not follow a step, the step is tried again after this time, ns.
 const STEP_RETRY_NS: i64 = 100_000_000;
