@@ -1,7 +1,7 @@
 //! Writes docs/dev/papers.md: each figure and table of the papers, and our figures for it.
 //!
-//! The list is `papers.txt`. A line that begins with `#` is a heading. Each other line that is not empty has the
-//! fields of an [`Entry`]. The figures of a row come from runs of `make papers`
+//! The list is `papers.txt`. A line that begins with `#` is a heading. Each other line that is not
+//! empty has the fields of an [`Entry`]. The figures of a row come from runs of `make papers`
 //! ([`PublishedRun`]) and from the tables of docs/dev/benchmarks.md ([`published`]), so that nobody
 //! copies a figure by hand.
 

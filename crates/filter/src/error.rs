@@ -69,15 +69,11 @@ pub enum FilterProblem {
         variable: Variable,
     },
     /// A name in a text that is to be compiled after the names were looked up.
-    #[error(
-        "'{0}' is a name, and names are not looked up here; write an address instead"
-    )]
+    #[error("'{0}' is a name, and names are not looked up here; write an address instead")]
     NameTooLate(String),
     /// A name that is not a port's or a protocol's, in a text whose author must not cause look-ups
     /// on other machines.
-    #[error(
-        "'{0}' is a name, and looking it up asks other machines; write an address instead"
-    )]
+    #[error("'{0}' is a name, and looking it up asks other machines; write an address instead")]
     HostName(String),
     /// The text, or a part that libpcap must compile as a whole, has too many bytes to compile in
     /// reasonable time.
