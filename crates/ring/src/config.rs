@@ -69,8 +69,8 @@ pub struct RingConfig {
 }
 
 impl RingConfig {
-    /// A ring of anonymous memory, in [`Mode::Record`] with [`EvictionDetail::Bounds`] and a chosen
-    /// bucket size.
+    /// A ring of anonymous memory, in [`Mode::Record`] with [`EvictionDetail::Bounds`] and a
+    /// bucket size that the ring chooses.
     #[must_use]
     pub fn new(bytes: u64, producers: usize, readers: usize) -> Self {
         Self {

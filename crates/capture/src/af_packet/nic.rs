@@ -7,7 +7,7 @@
 //! `net/core/dev.c`. A full queue drops the packet, and the kernel counts the drop in two counters.
 //! The second column of `/proc/net/softnet_stat` has the drops of all interfaces together. The
 //! interface's `rx_dropped` also has other drops. So the number of dropped packets of the interface
-//! is unknown, but it is at most the growth of each counter.
+//! is unknown, but it is at most the growth of each counter, unless a counter became smaller.
 
 use std::{
     fs::File,

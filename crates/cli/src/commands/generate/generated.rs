@@ -68,7 +68,7 @@ impl Generated {
     }
 
     /// The summary for a person. `interface`: where the packets were sent; `due`: planned time of
-    /// the trigger packet.
+    /// the trigger packet after the start.
     pub(super) fn line(&self, interface: Option<&str>, due: Option<Duration>) -> String {
         let seconds = self.seconds();
         let per_second = |amount: u64| {

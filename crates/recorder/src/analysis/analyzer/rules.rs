@@ -129,8 +129,8 @@ impl Core {
         self.unaccounted_bytes += packet.data.len() as u64;
     }
 
-    /// Offline: the dumper writes what it needs of the passed records, and the director gets the
-    /// costs.
+    /// Offline: the dumper writes what the dumps need of the records that the analyzer has passed,
+    /// and the director gets the costs.
     pub(super) fn account(&mut self) {
         self.read_for_dumps(true);
         self.take_costs();

@@ -89,7 +89,8 @@ impl LiveInserter {
     ///
     /// [`Queue::wait_terms`]: retroscope_capture::Queue::wait_terms
     pub(crate) fn new(mut intakes: Vec<QueueIntake>, mut producer: Producer) -> Self {
-        // `step` publishes about every millisecond, so storing need not wake sleeping readers.
+        // `step` publishes after about a millisecond for each queue, so storing need not wake
+        // sleeping readers.
         producer.leave_sleepers();
         let common = Arc::clone(&intakes[0].parts.common);
         let start_mono_ns = common.clock.mono_ns();
