@@ -167,10 +167,16 @@ fn lines(
     Ok(true)
 }
 
-/// The labels of a logarithmic axis: 1, 2 and 5 times powers of ten.
+/// The labels of a logarithmic axis: 1, 2 and 5 times powers of ten. An axis shorter than a factor
+/// of 5 has labels at all digits.
 fn labels(low: f64, high: f64) -> Vec<f64> {
     let decades = (-9..12).map(|exponent| 10_f64.powi(exponent));
-    let labels = decades.flat_map(|decade| [1.0, 2.0, 5.0].map(|digit| digit * decade));
+    let digits: &[f64] = if high / low < 5.0 {
+        &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+    } else {
+        &[1.0, 2.0, 5.0]
+    };
+    let labels = decades.flat_map(|decade| digits.iter().map(move |digit| digit * decade));
     labels.filter(|label| (low..high).contains(label)).collect()
 }
 
@@ -196,5 +202,6 @@ mod tests {
             "{svg}"
         );
         assert_eq!(labels(14.4, 110.0), [20.0, 50.0, 100.0]);
+        assert_eq!(labels(14.4, 41.0), [20.0, 30.0, 40.0]);
     }
 }
