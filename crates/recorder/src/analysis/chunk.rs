@@ -39,9 +39,9 @@ impl<'r> Chunk<'r> {
 
     /// Replaces the contents with the next records, of which `of` returns the packet. Returns the
     /// number of records.
-    // The `next` of `packets` must be marked to be inlined. The compiler inlines neither a `next` of
-    // std's adapters, nor a closure around it, and then returns each packet through memory: a packet
-    // of 64 bytes takes 16 ns instead of 9 ns.
+    // The `next` of `packets` should be marked `#[inline(always)]`. The compiler inlines neither the
+    // `next` of std's adapters nor a closure with a `next`, and then returns each packet through
+    // memory: a packet of 64 bytes takes 16 ns instead of 9 ns.
     #[inline(always)]
     pub(crate) fn fill<T>(
         &mut self,

@@ -419,8 +419,8 @@ fn from_files_a_late_packet_ends_a_dump() {
 }
 
 /// Packets are out of order by less than `reorder-window`, and the ring is full, so that the
-/// inserter runs the analyzer and the dumper again and again. A limit ends no dump at a packet while
-/// older packets can still arrive.
+/// inserter runs the analyzer and the dumper again and again. A limit ends no dump at a packet
+/// while older packets can still arrive.
 #[test]
 fn from_files_a_full_ring_ends_no_dump_too_soon() {
     let dir = tempfile::tempdir().unwrap();
