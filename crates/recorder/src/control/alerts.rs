@@ -335,9 +335,9 @@ fn age(ns: u64) -> String {
     }
 }
 
-/// The counters of alerts. The analyzer counts outcomes and ages when alerts act. When a dump is
-/// finished, the dumper counts alerts without a packet in the dump, found starts of flows, and
-/// found frames.
+/// The counters of alerts. The analyzer counts outcomes when alerts act or are refused, and ages
+/// when alerts act. When a dump is finished, the dumper counts alerts without a packet in the dump,
+/// starts of flows, and frames.
 #[derive(Debug, Default)]
 pub(crate) struct AlertCounters {
     are_expected: AtomicBool,

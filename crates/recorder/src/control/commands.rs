@@ -32,7 +32,7 @@ pub(crate) enum AnalyzerCommand {
     /// reply is the dump of the earlier command with this key.
     Trigger {
         key: Option<String>,
-        /// Time of the trigger, ns of ring time; `None`: now.
+        /// Time of the trigger, ns of ring time; `None`: now, or from files the director's clock.
         at_ns: Option<i64>,
         /// If the command triggers a rule: number and name of the rule.
         rule: Option<(usize, Arc<str>)>,

@@ -88,8 +88,8 @@ impl Durations {
 /// The index of the counter that counts this duration.
 fn index(ns: u64) -> usize {
     let shift = ns.max(1).ilog2().saturating_sub(STEPS_LOG2);
-    // The last term has the four highest bits of the value: the step, and the leading bit, which
-    // adds [`STEPS`].
+    // From 8 ns on, the last term has the four highest bits of the value: the step, and the leading
+    // bit, which adds [`STEPS`].
     ((shift as usize) << STEPS_LOG2) + (ns >> shift & (2 * STEPS - 1)) as usize
 }
 
@@ -103,7 +103,7 @@ fn last_of(index: usize) -> u64 {
 }
 
 /// The processing times of packets. Only one in [`SAMPLING`] calls of [`Self::time`] that analyze
-/// packets is timed, because reading the clock takes as long as analyzing one or two packets.
+/// packets is timed, because reading the clock takes time too.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessingTimes {
     durations: Durations,

@@ -48,7 +48,7 @@ pub(crate) struct OutcomeCounters {
     suppressed: [AtomicU64; Reason::ALL.len()],
     finished: AtomicU64,
     bytes: AtomicU64,
-    /// The latest ring time of a hit on which the director acted, ns; 0: no such hit.
+    /// The latest ring time that [`RuleCounters::note_hit`] got for a hit, ns; 0: no such hit.
     last_hit_ns: AtomicI64,
 }
 
@@ -288,8 +288,8 @@ impl Outcomes {
         all
     }
 
-    /// The latest ring time of a hit of the rule with this name on which the director acted, ns.
-    /// `None`: no such hit, or the name has no separate counters.
+    /// The latest ring time that [`RuleCounters::note_hit`] got for a hit of the rule with this
+    /// name, ns. `None`: no such hit, or the name has no separate counters.
     pub(crate) fn last_hit_ns(&self, name: &str) -> Option<i64> {
         let names = lock(&self.names);
         let last_ns = names.series.get(name)?.counters.last_hit_ns.load(Relaxed);

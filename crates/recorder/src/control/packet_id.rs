@@ -23,8 +23,8 @@ pub struct PacketId(pub u64);
 pub(crate) struct Recording(u128);
 
 impl Recording {
-    /// A UUID of version 8 (RFC 9562), computed from the creation times and the process of the
-    /// ring.
+    /// A UUID of version 8 (RFC 9562), computed from the ring's creation times and the ID of the
+    /// process that made the ring.
     pub(crate) fn of(ring: &RegionInfo) -> Self {
         let mut digest = Sha256::new();
         let times = [ring.created_ns, ring.created_mono_ns];

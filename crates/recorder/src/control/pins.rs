@@ -203,7 +203,7 @@ impl Pins {
         pins.values().map(|pinned| pinned.now(now_ns)).collect()
     }
 
-    /// First and last stamp, ns, of each range of which the ring has all packets because of a pin,
+    /// First and last stamp, ns, of each range of which a pin keeps all stored packets in the ring,
     /// at `now_ns` of the monotonic clock. The ranges may be wrong after a clock step.
     pub(crate) fn whole(&self, now_ns: i64) -> Vec<(i64, i64)> {
         let pins = self.current(now_ns);

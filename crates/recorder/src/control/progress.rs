@@ -152,7 +152,7 @@ impl AnalyzerCounters {
         triggers + self.dump_script_failed.load(Ordering::Relaxed)
     }
 
-    /// Live: whether dumps are open or their files unfinished. Unfinished dumps wait for packet
+    /// Live: whether dumps are open or their files unfinished. Unfinished dumps may wait for packet
     /// time and for the engines' counters.
     pub(crate) fn are_dumps_unfinished(&self) -> bool {
         self.open_dumps.load(Ordering::Relaxed) > 0 || self.in_flight() > 0

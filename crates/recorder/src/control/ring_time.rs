@@ -176,8 +176,8 @@ impl RingClock {
     }
 
     /// The ranges of ring time, past and future, in which the system's clock shows stamps within a
-    /// closed interval. There is no range for stamps that a step left out, and several ranges for
-    /// stamps that were repeated after a step back.
+    /// closed interval. There is usually no range for stamps that a step left out, and several
+    /// ranges for stamps that were repeated after a step back.
     pub(crate) fn ring_times(&self, (from_ns, to_ns): (i64, i64)) -> Vec<(i64, i64)> {
         let steps = lock(&self.steps);
         let mut own = Vec::new();

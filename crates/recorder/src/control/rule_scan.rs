@@ -2,8 +2,8 @@
 //!
 //! Each shard tries a new rule from some record of each producer on, and notes these records when
 //! it applies the change. The scan (`start/rule_scan.rs`) tries the records before. So each packet
-//! is tried at most once, by a shard or by the scan. Until the scan has ended, hits that shards
-//! find wait in the analyzer, because the hits of the scan are older.
+//! is tried at most once, by a shard or by the scan. Until the scan has ended, hits of the rule
+//! that shards find wait in the analyzer, because the hits of the scan are usually older.
 
 use std::{
     sync::{Arc, Condvar, Mutex},
@@ -24,7 +24,7 @@ struct ScanProgress {
     /// Number of the rule; `None`: the analyzer does not have the rule yet.
     rule: Option<usize>,
     /// By shard, once the shard has the rule: for each producer, the first record that the shard
-    /// tries. A producer without an entry had no packet before.
+    /// tries. A producer without an entry had no analyzed packet before.
     starts: Vec<Option<Vec<u64>>>,
     /// Whether the shard of a packet depends on the packet, not on its producer.
     is_divided: bool,
@@ -47,7 +47,7 @@ pub struct RuleScanStatus {
     pub waited: u64,
     /// Why the scan ended early.
     pub why: Option<String>,
-    /// The report of the query that reads the ring. `None`: the scan runs, or its query failed.
+    /// The report of the query that reads the ring. `None`: the scan runs, or has no report.
     pub report: Option<Box<QueryReport>>,
 }
 
