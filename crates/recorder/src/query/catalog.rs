@@ -113,7 +113,7 @@ impl DumpCatalog for RecorderHandle {
                 gone: is_changed.then(|| OTHER_FILES.to_owned()),
             });
         }
-        // A dump without a sidecar is in no list.
+        // A finished dump without a sidecar is in no list.
         own.retain(|id, report| {
             before.contains(id) && report.sidecar && report.verdict != Verdict::Failed
         });

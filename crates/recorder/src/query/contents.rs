@@ -24,7 +24,7 @@ pub(super) struct RegionContents {
     pub(super) steps: Vec<Step>,
     /// Buckets with records, by their smallest ring time.
     pub(super) buckets: Vec<CandidateBucket>,
-    /// The header of a bucket contradicts itself.
+    /// Whether the header of a bucket contradicts itself.
     is_damaged: bool,
     producers: Vec<ProducerContents>,
     pub(super) writer: RegionWriter,
@@ -74,7 +74,7 @@ struct ProducerContents {
 /// The window of a query, ns, both ends included.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueryWindow {
-    /// The query gave no start: the window begins where the ring is complete, and may move forward.
+    /// Whether the query gave no start: then the start of the window may move forward.
     is_movable: bool,
     /// Records before this ring time, ns, are outside of the window, whatever their stamps.
     pub(super) from_ring_ns: i64,
@@ -230,8 +230,8 @@ impl RegionContents {
         known.min().unwrap_or(i64::MAX).saturating_sub(1)
     }
 
-    /// No older record follows, ns of ring time: every producer with a promise excludes such
-    /// records. `None`: each producer has ended or promises nothing.
+    /// No producer with a promise stores a record older than this, ns of ring time. `None`: each
+    /// producer has ended or promises nothing.
     pub(super) fn promised_ns(&self) -> Option<i64> {
         let promises = self.producers.iter().map(|stored| stored.watermark_ns);
         promises
@@ -325,7 +325,7 @@ impl RegionContents {
         let evicted_ns = evicted.map(|stored| stored.evicted_to_ns).max();
         let is_ranged = window.from_ring_ns != i64::MIN;
         if window.is_movable && (is_ranged || evicted_ns.is_none()) {
-            return None; // it begins where the ring is whole
+            return None; // the window begins where the ring is complete, or later
         }
         let from_ns = match window.from_ns {
             i64::MIN if is_ranged => window.reported_ns.0,
@@ -444,7 +444,7 @@ impl ProducerContents {
             evicted,
             evicted_to_ns: match (is_told, after.evicted_ns) {
                 (true, Some(ns)) => ns,
-                // The records were older than the records in the ring. Nothing else is known.
+                // The records were usually older than those in the ring. Nothing else is known.
                 _ => whole_from_ns.unwrap_or(i64::MAX),
             },
             lost,

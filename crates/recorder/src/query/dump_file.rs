@@ -93,7 +93,7 @@ impl CheckedCaptureFile {
     /// expected.
     ///
     /// # Errors
-    /// The file is damaged or cannot be read, or the query is cancelled.
+    /// The file is damaged, was changed or cannot be read, or the query is cancelled.
     pub(super) fn peek(&mut self, cancel: &Cancel) -> Result<Option<CapturedPacket<'_>>, String> {
         while self.at == self.reader.records().len() {
             if cancel.is_cancelled() {

@@ -1,10 +1,10 @@
-//! The pass over a ring's buckets: once for an answer, repeatedly for a follow.
+//! The pass over a ring's buckets: usually once for an answer, repeatedly for a follow.
 //!
 //! A pass visits the buckets by their smallest time, and takes the matching packets out of each
-//! bucket. It gives out a packet when no older packet can follow. In a follow these are the packets
-//! before the watermarks of all producers that have a watermark. So a follow usually has the same
-//! order as a later answer, and a client may continue after any packet (`resume.rs`). The next pass
-//! of a follow skips the records of an open bucket that an earlier pass has read.
+//! bucket. Usually it gives out a packet when no older packet can follow. In a follow these are
+//! packets before the watermarks of all producers with a watermark. So a follow usually has the
+//! same order as a later answer, and a client may continue after any packet (`resume.rs`). The next
+//! pass of a follow skips the records of an open bucket that an earlier pass has read.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -22,8 +22,8 @@ use super::{
 };
 use crate::intake::InterfaceCounts;
 
-/// Interval at which a follow checks for packets. On a silent link, an inserter publishes its
-/// progress about every 40 ms, or more often.
+/// Shortest wait of a follow between two checks for packets. On a silent link, an inserter
+/// publishes its progress about every 40 ms, or more often.
 const FOLLOW_LOOK: Duration = Duration::from_millis(10);
 /// After a check that finds no new records, a follow waits at least this many times as long as the
 /// check took, but at most 1 s. So checks of a region with very many buckets take about a twentieth
@@ -66,8 +66,8 @@ pub(super) struct AnswerReading<'v, W: io::Write> {
     pub(super) tally: QueryTally,
     /// Number of earlier passes.
     pub(super) passes: u64,
-    /// Follow: stamp up to which all matching packets are written, ns. If a follow is ended in the
-    /// middle of a pass, the answer has the packets up to its last packet.
+    /// Follow: stamp up to which usually all matching packets are written, ns. If a follow is ended
+    /// in the middle of a pass, the answer has the packets up to its last packet.
     pub(super) written_to_ns: Option<i64>,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct ProducerProgress {
     /// The number after the last record that is accounted for: a later bucket that begins after
     /// this number shows a gap. `None`: the first bucket shows no gap.
     pub(super) end: Option<u64>,
-    /// Follow: records before this record were read, or are read in the current pass.
+    /// Follow: the next pass skips the records before this record.
     pub(super) read: u64,
     /// Records that are missing since the last bucket with a matching packet.
     pub(super) dropped: u64,
@@ -192,8 +192,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         let mut told_ns = self.answer.clock.mono_ns();
         loop {
             let begin_ns = self.answer.clock.mono_ns();
-            // Whether the recorder has ended is read before the region. So if the recorder has
-            // ended, the region has all of its records.
+            // After the first pass, whether the recorder has ended is read before the region. So if
+            // the recorder has ended, the region has all of its records.
             let has_left = self
                 .answer
                 .recorder
@@ -341,8 +341,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         self.tally.ended_by.is_some()
     }
 
-    /// Reads a bucket, unless the window or the index excludes all of its packets. First writes the
-    /// packets before the bucket.
+    /// Reads a bucket, unless the window, an earlier pass or the index excludes all of its packets.
+    /// First writes the packets before the bucket.
     fn bucket(
         &mut self,
         contents: &RegionContents,
