@@ -2,8 +2,8 @@
 //! signals and its API are callers.
 //!
 //! The caller's thread does the work that may take long (compiling a rule, reading the ring). The
-//! analyzer only gets finished parts, and applies them between two packets. A handle keeps neither
-//! the ring nor the threads alive: after the end of the recorder most requests fail.
+//! analyzer only gets finished parts, and applies them between two packets. A handle does not keep
+//! the ring or the recorder's state alive: after the end of the recorder most requests fail.
 
 use std::{
     sync::{
@@ -133,7 +133,7 @@ pub struct RecorderHandle {
 /// A time range in a client's request. Stamps, ns since the epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestedRange {
-    /// Start; `None`: see `last_ns`.
+    /// Start; `None`: `last_ns` sets the start.
     pub from_ns: Option<i64>,
     /// End, included; `None`: now.
     pub to_ns: Option<i64>,

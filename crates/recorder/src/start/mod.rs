@@ -1,4 +1,4 @@
-//! Opening sources, filling the ring, starting threads.
+//! Opens sources, makes the ring, starts threads.
 
 pub(crate) mod analysis_placement;
 pub(crate) mod by_hand;

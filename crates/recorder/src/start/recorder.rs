@@ -105,8 +105,8 @@ pub struct RecorderStatus {
     pub ring: RingStatistics,
     /// Size of the ring, bytes.
     pub ring_bytes: u64,
-    /// The earliest stamp in the ring, ns since the epoch; approximate if a source's own clock was
-    /// set. `None`: the ring is empty.
+    /// Stamp of the oldest packet in the ring, ns since the epoch; approximate if a source's own
+    /// clock was set. `None`: the ring is empty.
     pub oldest_stamp_ns: Option<i64>,
     /// How far the ring reaches back: it has all packets that were stored within this time until
     /// now, measured by the monotonic clock. `None`: from files.
@@ -172,8 +172,7 @@ pub struct RecorderStatus {
 pub struct RecorderSummary {
     /// Every source's intake ledger.
     pub sources: Vec<SourceSnapshot>,
-    /// Packets published. The reading ledger of the analyzer group: `stored = analyzed + lapped +
-    /// unread`.
+    /// Packets published. The reading ledger: `stored = analyzed + lapped + unread`.
     pub stored: u64,
     /// Packets that were analyzed, or skipped because no hits are wanted.
     pub analyzed: u64,
@@ -297,9 +296,9 @@ impl Recorder {
         self.flows.take()
     }
 
-    /// Waits for an event, at most `timeout`; `Err(Disconnected)` when all threads have ended and
-    /// no event is left. A caller that takes no events blocks no thread. The events that the caller
-    /// misses are counted ([`RecorderEvent::Missed`]).
+    /// Waits for an event, at most `timeout`; `Err(Disconnected)` when all threads that send events
+    /// have ended and no event is left. A caller that takes no events blocks no thread. The events
+    /// that the caller misses are counted ([`RecorderEvent::Missed`]).
     ///
     /// # Errors
     /// As `Receiver::recv_timeout`.
@@ -338,7 +337,7 @@ impl Recorder {
         sum_up(&self.common, &self.handle, Vec::new(), false)
     }
 
-    /// Waits for all threads and sums up.
+    /// Waits for the threads that store, analyze and dump packets, and sums up.
     #[must_use]
     pub fn join(self) -> RecorderSummary {
         // No caller takes the waiting flows any more, so threads must not wait for the receiver.

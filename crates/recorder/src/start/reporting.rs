@@ -83,22 +83,22 @@ impl RecorderHandle {
         Ok(last.into_iter().find(|report| is_it(report)))
     }
 
-    /// Reports to listeners what packets a client got, or failed to get. Never waits.
+    /// Reports what packets a client got, or failed to get. Does not wait until listeners read.
     pub fn tell_export(&self, export: Export) {
         self.log.tell(RecorderEvent::Exported(export));
     }
 
-    /// Reports to listeners a change by a client or a reload, or a failed reload. Never waits.
+    /// Reports to listeners a change by a client or a reload, or a failed reload.
     pub fn tell_change(&self, change: Change) {
         self.log.tell(RecorderEvent::Changed(change));
     }
 
-    /// Reports to listeners that clients were refused. Never waits.
+    /// Reports that clients were refused. Does not wait until listeners read.
     pub fn tell_refusal(&self, refusal: Refusal) {
         self.log.tell(RecorderEvent::Refused(refusal));
     }
 
-    /// Sends a message to listeners. Never waits.
+    /// Sends a message to listeners. Does not wait until listeners read.
     pub fn tell_notice(&self, text: String) {
         self.log.tell(RecorderEvent::Notice(text));
     }

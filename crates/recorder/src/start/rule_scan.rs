@@ -45,7 +45,7 @@ const HITS_MAX: usize = 256;
 /// hits before it.
 const HITS_AGE_NS: i64 = 10_000_000;
 /// Pause between two checks whether the last records to try are published. Inserters publish after
-/// 1 ms at the latest.
+/// about 1 ms for each of their queues.
 const PUBLICATION_CHECK: Duration = Duration::from_millis(1);
 
 /// Ends the scan if its thread fails.

@@ -51,7 +51,7 @@ const TEXT_BYTES_MAX: usize = 4 << 20;
 pub(crate) struct RuleBook {
     pub(super) shared: SharedRules,
     pub(super) native: Arc<NativeCode>,
-    /// From files, the result depends on the packets alone: rules cannot change.
+    /// Whether the packets are from files: then rules cannot change.
     pub(super) offline: bool,
     /// Whether several threads analyze packets, and packets of one flow may arrive at any of these
     /// threads.
@@ -69,7 +69,7 @@ pub(crate) struct RuleBook {
 pub(super) struct RuleTable {
     /// All rules, including scripts.
     pub(super) by_name: BTreeMap<String, RuleEntry>,
-    /// The number of the next rule. Numbers are not reused.
+    /// The number of the next rule. Numbers of installed rules are not reused.
     pub(super) next: usize,
     /// Numbers of removed rules that leave the rule set after the analyzer's next answer.
     pub(super) leaving: Vec<usize>,
@@ -163,9 +163,9 @@ pub struct RuleStatus {
     pub is_enabled: bool,
     /// Number of hits of this expression; `None`: a script, whose hits are not counted here.
     pub hits: Option<u64>,
-    /// Time stamp of the last hit under this name, ns since the UNIX epoch. `None`: no hit, or the
-    /// name has no separate counters, because there are more than 256 rules. Only
-    /// [`RecorderHandle::rule`] and [`RecorderHandle::rules`] fill this field in.
+    /// Time stamp of the last hit under this name, ns since the UNIX epoch; some hits that start no
+    /// dump do not count. `None`: no hit, or the name has no separate counters, because there are
+    /// over 256 rules. Only [`RecorderHandle::rule`] and [`RecorderHandle::rules`] fill this field.
     pub last_hit_ns: Option<i64>,
     /// Whether the rule belongs to the configuration. A rule that a command added belongs to the
     /// configuration only after a [reload](RecorderHandle::reload) with the same rule.
@@ -175,7 +175,7 @@ pub struct RuleStatus {
 }
 
 impl RuleStatus {
-    /// A text that changes with the rule's definition, and not with its hits.
+    /// A text that changes when the rule is changed, enabled or disabled, and not with its counts.
     #[must_use]
     pub fn version(&self) -> String {
         let mut hasher = DefaultHasher::new();
@@ -733,8 +733,8 @@ impl RecorderHandle {
     /// made it.
     ///
     /// # Errors
-    /// [`CommandError`]; `Refused`: there is no such rule; `RuleChangedBefore`: the condition is
-    /// false for a rule that would change.
+    /// [`CommandError`]; `Refused`: there is no such rule, or it is a script; `RuleChangedBefore`:
+    /// the condition is false for a rule that would change.
     pub fn enable_rule(
         &self,
         name: &str,
