@@ -78,7 +78,7 @@ pub struct Peaks {
     pub series_left_out: usize,
 }
 
-/// Counts by slot. The bytes are those on the wire.
+/// Counts by slot. The bytes are usually those on the wire.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeakCounts {
     /// Packets of the slot. In [`Peaks::all`] also packets of buckets that are not read.
@@ -335,7 +335,7 @@ pub(super) struct SlotCounts {
 
 impl PeakReading<'_> {
     /// Reads the peaks of these buckets. Sets `stretch.packets` of the buckets that were read to 0,
-    /// and removes the buckets that were overwritten.
+    /// and removes the buckets that are [`PeakSource::Gone`].
     pub(super) fn read(mut self, buckets: &mut Vec<PeakBucket>) -> PeakSums {
         let slots = self.slots;
         let grid = PeakGrid::of(slots);
