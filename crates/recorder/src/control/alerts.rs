@@ -18,8 +18,7 @@ use crate::control::{durations::Durations, lock};
 /// How the recorder acts on alerts.
 #[derive(Debug, Clone)]
 pub struct AlertConfig {
-    /// When recording from files: all alerts, in any order. Each alert acts at its time plus
-    /// `delay`. Live, alerts arrive through
+    /// When recording from files: all alerts, in any order. Live, alerts arrive through
     /// [`RecorderHandle::alerts`](crate::RecorderHandle::alerts).
     pub alerts: Vec<Arc<Alert>>,
     /// Counts of the lines of the files with alerts.

@@ -198,8 +198,8 @@ pub struct ClassCutoff {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Analyzers {
     /// Live: in the thread that stores the packets while this thread keeps up, or else in another
-    /// thread if a CPU is free. Always in the other thread with scripts, if a capture thread serves
-    /// several queues, and if packets that must be analyzed together may arrive at several queues.
+    /// thread if a CPU is free. Always in another thread: with scripts, if a capture thread serves
+    /// several queues, or if packets that must be analyzed together may arrive at several queues.
     /// From files: in another thread. Where the thread that stores packets must not go on before
     /// all packets are analyzed, it analyzes too.
     #[default]
@@ -207,7 +207,7 @@ pub enum Analyzers {
     /// In the thread that stores the packets, even if that leads to losses. From files as
     /// [`Self::Auto`].
     Inline,
-    /// In at most this number of other threads. From files as [`Self::Auto`] in addition.
+    /// In at most this number of other threads. From files, one thread works as in [`Self::Auto`].
     Threads(NonZero<usize>),
 }
 
