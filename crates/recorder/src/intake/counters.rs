@@ -58,7 +58,7 @@ const fn logged(cause: LossCause) -> &'static str {
     }
 }
 
-/// The interface was down or removed, or its engine failed, so the packets on the wire are unknown.
+/// The interface was down, removed or left to the host, or its engine failed: lost packets unknown.
 pub const INTERFACE_DOWN: &str = "interface-down";
 
 /// The counters of one queue of one source. The queue's inserter writes the counters; any thread
@@ -172,8 +172,8 @@ impl QueueCounters {
         self.is_filtered_before.store(true, Relaxed);
     }
 
-    /// Number of packets that are known to be lost because the NIC, the kernel, the engine or the
-    /// ring had no room.
+    /// Number of packets that are known to be lost in the NIC, the kernel, the engine's buffers or
+    /// the ring, usually for lack of room.
     pub(crate) fn lost_by_congestion(&self) -> u64 {
         let engine = lock(&self.engine);
         let is_congestion = |cause| {
@@ -486,9 +486,9 @@ impl SourceSnapshot {
         self.lost.values().flatten().sum()
     }
 
-    /// `received − stored − filtered − Σ lost`: packets between engine and ring, 0 after a drained
-    /// stop. An unknown `filtered` counts as 0, because the engine does not count these packets as
-    /// received. `None`: `received` or a loss is unknown.
+    /// `received − stored − filtered − Σ lost`: packets between engine and ring, usually 0 after a
+    /// drained stop. An unknown `filtered` counts as 0, because the engine does not count these
+    /// packets as received. `None`: `received` or a loss is unknown.
     #[must_use]
     pub fn in_flight(&self) -> Option<i128> {
         let lost: u64 = self.lost.values().copied().sum::<Option<_>>()?;
@@ -509,8 +509,8 @@ pub(crate) struct LossEvent {
     pub(crate) packets: u64,
     /// Some packets may be outside of the requested window.
     pub(crate) is_part: bool,
-    /// From files: the number of records that were stored when the loss was found. The loss does
-    /// not concern a window with fewer records before its end. Live, and after
+    /// From files, usually: the number of records that were stored when the loss was found. The
+    /// loss does not concern a window with fewer records before its end. Live, and after
     /// [`LossLog::forget_records`]: 0.
     pub(crate) record: u64,
 }
@@ -563,8 +563,8 @@ pub(crate) fn hull(a: (i64, i64), b: (i64, i64)) -> (i64, i64) {
 
 impl LossLog {
     /// A source lost packets within closed intervals of ring time. If the two intervals differ, a
-    /// window that touches both counts the packets once. `record`: from files, the number of
-    /// records stored until now; live, 0.
+    /// window that touches both counts the packets once. `record`: from files, usually the number
+    /// of records stored until now; live, 0.
     pub(crate) fn push(
         &self,
         record: u64,
@@ -593,8 +593,8 @@ impl LossLog {
                 return;
             }
         }
-        // Events of different records are merged only by `forget_records`, while no verdict is due.
-        // Otherwise a verdict would depend on the timing of its thread.
+        // An event with a record number leaves merging to `forget_records`, while no verdict is
+        // due. Otherwise a verdict would depend on the timing of its thread.
         if events.len() >= LOSS_EVENTS && record == 0 {
             merge_oldest(&mut events);
         }

@@ -1,12 +1,12 @@
 //! A shard in the inserter's thread: R-Scope's long queue emulation (2018, section 2.1).
 //!
 //! The inserter first stores all packets that its source has, and analyzes only while the source is
-//! dry. If the shard has analyzed all earlier packets, it analyzes the burst in hand. The frames
-//! are then in the first-level cache. Reading frames of 1514 bytes back from the ring takes longer
+//! dry. If the shard has analyzed all earlier packets, it analyzes a plain burst in hand. The
+//! frames are then usually in a cache. Reading frames of 1514 bytes back from the ring takes longer
 //! than trying a filter. Otherwise the shard reads the ring, which is the long queue. The
 //! unanalyzed packets of the ring are the *backlog*. While there is a backlog, the inserter neither
-//! sleeps nor waits in poll(2). While it analyzes, it asks the source for more packets about every
-//! 50 µs, but not before the current group of at most 64 packets is analyzed.
+//! sleeps nor waits in poll(2). During the analysis for a dry source, it checks for more packets
+//! about every 50 µs, but not before the current group of at most 64 packets is analyzed.
 //!
 //! The ring may overwrite packets of the backlog, as for any reader; these packets are counted as
 //! missed. The source loses packets if storing alone is too slow, or if one group of packets takes
@@ -41,7 +41,7 @@ pub(crate) const DESCRIPTOR_BYTES: u64 = 16;
 /// After an inserter has stored one part in 8 of its share of the ring since it last woke the
 /// analyzer, its next publication wakes the analyzer in any case.
 const RING_SHARE: u64 = 8;
-/// If a source was not dry for this time, ns, its packets are analyzed although more packets wait.
+/// If a source was not dry for this time, ns, packets may be analyzed although more packets wait.
 const NEVER_DRY_NS: i64 = 100_000_000;
 /// In each step the inserter analyzes the backlog for about this time at most, ns. A step also
 /// publishes records and moves the watermark.
@@ -68,8 +68,8 @@ impl SharedReaders {
     }
 
     /// The analyzer runs the readers that inserters do not have, as [`ShardReader::step_while`],
-    /// for about `most_ns` in all. Each reader gets the same share of this time. Returns whether
-    /// there were packets.
+    /// for about `most_ns` in all at most. Each reader gets an equal share of this time. Returns
+    /// whether there were packets.
     pub(crate) fn step_for(&self, pulse: &ThreadPulse, most_ns: i64) -> bool {
         let share_ns = most_ns / i64::try_from(self.places.len()).unwrap_or(i64::MAX);
         let mut were_packets = false;
@@ -240,9 +240,9 @@ impl Inline {
         }
     }
 
-    /// Plain frames of one interface were stored as records from `first` on. Analyzes the frames if
-    /// the shard is here, the source is dry and there is no backlog. Ring time is their stamps less
-    /// `offset_ns`. `bytes`: approximate captured bytes of all frames.
+    /// Plain frames of one interface were stored as records from `first` on. If the shard is here,
+    /// the source is dry and there is no backlog, analyzes frames until the source may have more.
+    /// Their ring time is stamp less `offset_ns`. `bytes`: approximate captured bytes of all.
     pub(crate) fn after_storing(
         &mut self,
         first: u64,

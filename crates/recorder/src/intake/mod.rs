@@ -63,7 +63,7 @@ pub(crate) struct InterfaceCounts {
     pub(crate) received: Option<u64>,
     /// Packets that the NIC had no room for.
     pub(crate) dropped: Option<u64>,
-    /// Packets that this host had no room for: the kernel, the engine's memory, or the ring.
+    /// Packets that the kernel lost, or for which the engine's memory or the ring had no room.
     pub(crate) os_dropped: Option<u64>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct SourceIntake {
 
 impl SourceIntake {
     /// The queues whose losses become known: queues with watermarks, and queues that have declared
-    /// losses known. Other queues, of streams, have no loss counters. Their silence is no loss.
+    /// losses known. Other queues usually have no loss counters. Their silence is no loss.
     fn counting(&self) -> impl Iterator<Item = &Arc<QueueCounters>> {
         let counts =
             |queue: &&Arc<QueueCounters>| queue.promises() || queue.known_until_ns().is_some();
@@ -314,8 +314,8 @@ impl Intake {
     }
 
     /// Live: the known losses at intake within the closed intervals of ring time. The second value:
-    /// the ring time up to which the losses of all queues with loss counters are known, ns. `None`:
-    /// of some such queue, no losses are known yet. Stamps are `offset_ns` ahead of ring time.
+    /// the ring time up to which the losses of all [counting](SourceIntake::counting) queues are
+    /// known, ns; `None`: of one of these, none yet. Stamps are `offset_ns` ahead of ring time.
     pub(crate) fn known_losses(
         &self,
         windows_ns: &[(i64, i64)],
@@ -504,7 +504,7 @@ mod tests {
             let received = (id % 2 == 0).then_some(7);
             assert_eq!(intake.interface_totals(id), (received, Some(0)));
         }
-        // If each call copied the list of all interfaces, the calls would take a minute.
+        // If each call copied the list of all interfaces, the calls would take much longer.
         assert!(start.elapsed() < Duration::from_secs(5));
     }
 

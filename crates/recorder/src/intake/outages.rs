@@ -1,9 +1,9 @@
-//! Time ranges in which the interface of a source is down or removed, or its engine has failed.
+//! Outages: the interface of a source is down, removed or left to the host, or its engine failed.
 //!
-//! During an outage nothing is received, and the packets on the wire are unknown. Outages go to the
-//! log of losses while they last, so that a dump whose window ends meanwhile reports the outage. A
-//! source of which a part is lost for good counts as away until the recorder ends, although an
-//! inserter of the source ended before.
+//! The packets that an outage loses are unknown, even their number. Outages go to the log of losses
+//! while they last, so that a dump whose window ends meanwhile reports the outage. A source of
+//! which a part is lost for good counts as away until the recorder ends, although an inserter of
+//! the source ended before.
 
 use std::sync::Mutex;
 
@@ -23,7 +23,7 @@ pub(crate) struct OutageTracker {
 struct OutageState {
     /// Number of outages.
     gaps: u64,
-    /// Total time of outages that was logged, ns.
+    /// Total time of outages, ns, without the time of [`InterfacePresence::ForGood`].
     ns: u64,
     now: InterfacePresence,
     /// Whether the user knows that the whole source is no longer recorded.

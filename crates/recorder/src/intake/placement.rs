@@ -74,7 +74,7 @@ pub(crate) struct ShardPlacement {
     placing: Arc<PlacementShared>,
     is_inline: bool,
     /// Whether the source was dry and no packets were left to analyze at the last call of
-    /// [`Self::observe_drain`]. `dry_ns` is the monotonic time of the last such call, ns.
+    /// [`Self::observe_drain`]. `dry_ns`: monotonic time of the last call for which that held, ns.
     is_dry: bool,
     dry_ns: i64,
     /// The time in which the inserter is not dry counts from this time on, ns: the last wake-up

@@ -1,9 +1,9 @@
 //! Load shedding: which of the packets that pass the capture filter an inserter keeps.
 //!
-//! Exempt flows are kept, and shunted flows are shed ([`Marks`]). An inserter looks for a mark
-//! before it sheds a packet. Live it sees the marks that exist now. From files, if the flow may
-//! have a new mark, it first waits until earlier packets were analyzed. So the result depends on
-//! the packets alone.
+//! Exempt flows are kept. Shunted flows are shed ([`Marks`]), except packets with SYN, FIN or RST.
+//! An inserter looks for a mark before it sheds a packet. Live it sees the marks that exist now.
+//! From files, if the flow may have a new mark, it first waits until earlier packets were analyzed.
+//! So the result depends on the packets alone.
 
 use std::{
     io,
@@ -144,8 +144,8 @@ impl Cutoffs {
 }
 
 /// The configuration of shedding. The class of a flow is the first one whose filter matches the
-/// first packet of the flow, or that has no filter. After a change of the classes, a SYN or a long
-/// silence, the next packet of the flow counts instead.
+/// first packet of the flow, or that has no filter. After a change of the classes or a long
+/// silence, the next packet of the flow counts instead, and so does each SYN without ACK.
 #[derive(Debug, Clone)]
 pub(crate) struct SheddingConfig {
     pub(crate) cutoffs: Arc<Cutoffs>,
@@ -228,7 +228,7 @@ impl Shedding {
         }
     }
 
-    /// Applies changed cutoffs. Never waits: if the lock is taken, the next call applies the
+    /// Applies changed cutoffs. Never waits: if the lock is taken, a later call applies the
     /// changes.
     pub(crate) fn follow_cutoffs(&mut self) {
         let version = self.cutoffs.version.load(Relaxed);

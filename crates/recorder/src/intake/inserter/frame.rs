@@ -66,7 +66,7 @@ impl<'a> WireFrame<'a> {
         }
     }
 
-    /// The frame in stored order.
+    /// The parts of the frame, in the order in which they are stored.
     pub(crate) fn parts(&self) -> [&[u8]; 3] {
         [self.head, &self.tag[..self.tag_len], self.tail]
     }

@@ -36,7 +36,7 @@ struct MergedFile {
     part: Range<usize>,
     /// The queue returns no more frames.
     is_at_end: bool,
-    /// The queue has ended or a stop was requested, and all fetched frames are stored.
+    /// The queue has ended or a stop was requested, and all fetched frames are processed.
     is_done: bool,
 }
 

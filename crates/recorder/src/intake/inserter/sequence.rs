@@ -1,6 +1,6 @@
 //! Detects steps in stamps of files, and of clocks other than the system's, from the stamps alone.
 //!
-//! Disorder is no step. A step back is believed only after a run of old packets of a source. A run
+//! Disorder is no step. A step back is believed only after a run of old packets of a queue. A run
 //! has consecutive packets that are older than the hold time allows. Among themselves they are in
 //! order, within the hold time. The run must last for the hold time and at least 64 packets. Old
 //! packets without a believed step are late. A window with at least two such late runs is reported
