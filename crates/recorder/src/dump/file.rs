@@ -30,7 +30,7 @@ use super::{
 
 /// If a file name is taken, the recorder tries names with numbers below this limit.
 const NAME_TRIES: u64 = 100_000;
-/// The recorder tries each number below this limit. Then it finds a free number by bisection.
+/// A new dump tries each number below this limit. Then it finds a free number by bisection.
 const NAME_TRIES_EACH: u64 = 32;
 
 /// A dump as files `NAME.EXTENSION`. Files that are not complete have `.part` appended.
@@ -227,7 +227,7 @@ impl DumpFile {
     /// Writes compressed copies of the captures, synced and under their final names.
     ///
     /// # Errors
-    /// See [`compress`]; another process has taken a name. No copy is left then.
+    /// See [`compress`]; a rename fails, for example because the name is taken. Removes the copies.
     fn make_copies(&self, level: ZstdLevel) -> io::Result<(Vec<FinishedFile>, Option<SecondCopy>)> {
         let disk = self.directory.disk();
         let plain_bytes = self.captures.iter().map(|plain| plain.bytes).sum();
@@ -485,7 +485,7 @@ impl DumpFile {
     }
 
     /// Makes compressed copies of the complete files. After success ([`SinkContents::replaced`]),
-    /// the next [`Self::sidecar`] removes the plain files. May take hours.
+    /// the next [`Self::sidecar`] removes the plain files if it succeeds. May take hours.
     pub(super) fn compress(&mut self) {
         let Some(level) = self.directory.zstd else {
             return;

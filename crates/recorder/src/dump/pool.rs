@@ -4,11 +4,11 @@
 //! that the dumper encoded, then the end of the dump. One worker at a time does the work of a
 //! queue, in the queue's order.
 //!
-//! Work that may wait until a disk has stored data (sync, merge, sidecar) is *slow*. At any time at
+//! Work that may wait until a disk has stored data (sync, merge, sidecar) is *slow*. Usually at
 //! least two of the four writing workers do no slow work. If no worker does slow work, the next
 //! free worker takes slow work before it writes further blocks of begun dumps. The writing workers
-//! take the first packets of a dump before all other work, so these packets wait for no sync of
-//! another dump. Separate workers compress, because compression may take hours.
+//! take the first packets of a dump before all other work, so these packets rarely wait for a sync
+//! of another dump. Separate workers compress, because compression may take hours.
 //!
 //! All sinks share a budget of bytes that are encoded and not written yet. A queue may grow to half
 //! of the rest of the budget (dynamic thresholds, Choudhury and Hahne 1998). So a sink that makes
@@ -18,7 +18,7 @@
 //! A sink has two lanes, each in its own order. One lane writes blocks to the disk, the other adds
 //! the blocks to the SHA-256 digests. Different workers may work on the two lanes of one sink. So
 //! the slower lane sets the speed of a dump. SHA-256 takes 0.5 to 0.7 s for a GB on a processor
-//! with instructions for SHA-256, as much time as a disk that writes 2 GB/s.
+//! with instructions for SHA-256, about as long as a disk that writes 2 GB/s.
 //!
 //! From files the dumper waits for the work of a sink at the end of each round, so that results do
 //! not depend on the speed of a disk.
@@ -55,7 +55,7 @@ use crate::control::{common::RecorderShared, lock};
 
 /// Number of writing workers.
 const WRITERS: usize = 4;
-/// Minimum number of writing workers that do no slow work; fewer if only two or less exist.
+/// Number of writing workers that usually do no slow work; fewer if only two or less exist.
 const NEVER_SLOW: usize = 2;
 /// Workers that only compress complete dumps.
 const COMPRESSORS: usize = 2;

@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// About the time between two tries to write missing sidecars, ns of the monotonic clock.
+/// About the time from a failed try to write a sidecar to the next try, ns of the monotonic clock.
 const TRY_AGAIN_NS: i64 = 1_000_000_000;
 /// Maximum number of dumps that wait for another try to write their sidecar. Further dumps stay
 /// without a sidecar.
