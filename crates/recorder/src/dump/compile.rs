@@ -1,4 +1,4 @@
-//! Compiles slow dump filters on a separate thread, so that other dumps go on meanwhile.
+//! Live: compiles slow dump filters on a separate thread, so that other dumps go on meanwhile.
 //!
 //! A filter with text from a trigger packet can be compiled only after the trigger, and libpcap
 //! takes 60 ms for a list of a hundred hosts. Expressions share their compiled programs, so the

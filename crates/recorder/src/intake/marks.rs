@@ -3,8 +3,8 @@
 //!
 //! A flow becomes exempt with the first packet that matches a trigger or an open dump. A dump may
 //! open when packets of its flow are already being shed. So an inserter also asks the filters of
-//! open dumps, except slow filters, about a packet before it sheds the packet. A dump of everything
-//! selects no particular flow and exempts no flow.
+//! open dumps, except slow filters, about a packet before it sheds the packet. A dump with an empty
+//! filter selects no particular flow and exempts no flow.
 //!
 //! Live, marks take effect immediately. From files, marks set by dumps take effect when the
 //! inserter catches up with the analysis ([`Marks::settle`]), because the progress of the
@@ -35,9 +35,9 @@ const EXEMPTED: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Marks {
     flows: MarkedFlows,
-    /// Filters of the open dumps, without filters that select everything and filters for which an
-    /// inserter would wait for libpcap. `open` is the number of filters in `dumps`. Its accesses
-    /// are `Relaxed`, because no other access depends on the number.
+    /// Filters of the open dumps, without empty filters and filters for which an inserter would
+    /// wait for libpcap. `open` is the number of filters in `dumps`. Its accesses are `Relaxed`,
+    /// because no other access depends on the number.
     dumps: Mutex<Rules>,
     open: AtomicUsize,
 }

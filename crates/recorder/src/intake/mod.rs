@@ -73,7 +73,7 @@ pub(crate) struct SourceIntake {
     pub(crate) name: String,
     pub(crate) queues: Vec<Arc<QueueCounters>>,
     pub(crate) away: OutageTracker,
-    /// Packets that came too late for dumps, counted by the analyzer.
+    /// Upper bound on the packets that came too late for dumps; the analyzer counts.
     pub(crate) late: AtomicU64,
 }
 
