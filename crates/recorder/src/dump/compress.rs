@@ -3,10 +3,10 @@
 //! Each frame has [`FRAME_BYTES`] of the file (the last frame may have less), their number and
 //! their checksum. After the frames comes a table of the frames' lengths (Zstandard Seekable
 //! Format), in a skippable frame that other programs ignore. So a reader that needs a part of the
-//! file reads only the frames with that part.
+//! file reads only the table and the frames with that part.
 //!
 //! Compression starts when the dump is complete on disk, with its sidecar. Only then are late
-//! packets sorted in and the verdict known. So no dump is completed later because of compression.
+//! packets sorted in and the verdict known. So a dump is complete without a wait for compression.
 //! Afterwards the compressed file replaces the plain file (`file.rs`).
 
 use std::{

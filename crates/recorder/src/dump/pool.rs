@@ -20,8 +20,8 @@
 //! the slower lane sets the speed of a dump. SHA-256 takes 0.5 to 0.7 s for a GB on a processor
 //! with instructions for SHA-256, about as long as a disk that writes 2 GB/s.
 //!
-//! From files the dumper waits for the work of a sink at the end of each round, so that results do
-//! not depend on the speed of a disk.
+//! From files the dumper waits until the sinks have done their work, so that results do not depend
+//! on the speed of a disk.
 
 mod budget;
 mod queue;

@@ -140,8 +140,8 @@ impl Marks {
         for link_type in link_types {
             dumps.add_link_type(*link_type);
         }
-        // No thread waits for libpcap; the dumper marks the flows of the dump's packets in any
-        // case.
+        // A slow filter would delay inserters. The dumper marks the flows of the dump's packets in
+        // any case.
         let is_slow = !dumps.slow_link_types(filter, link_types).is_empty();
         if !is_slow && dumps.insert(id, filter).is_ok() {
             dumps.join();

@@ -1,4 +1,4 @@
-//! Judges the stamps of frames ([`Sequence`]), and keeps frames until later frames decide.
+//! Judges the stamps of frames ([`Sequence`]). From files, keeps frames until later frames decide.
 //!
 //! A packet that is older than the hold time allows is either late or follows a step. The packets
 //! after it decide. A file can be read on until that is decided, so that each of its packets is
