@@ -114,7 +114,7 @@ pub(crate) struct Dumper {
     ending: BTreeMap<u64, DumpEnding>,
     /// When memory that sinks do not need is freed next, ns of the monotonic clock.
     rest_ns: i64,
-    /// By number, dumps whose sidecar could not be written.
+    /// By number, dumps that wait for another try to write their sidecar.
     lacking: BTreeMap<u64, DumpEnding>,
     /// The dump of `lacking` that was tried last.
     tried_last: u64,

@@ -261,7 +261,7 @@ impl Dumps {
         visits
     }
 
-    /// Adds the records that following dumps have not read.
+    /// Adds to `found` the records that following dumps have not read.
     fn follow(
         &mut self,
         reach: &Reach,
@@ -304,7 +304,7 @@ impl Dumps {
         }
     }
 
-    /// Adds the records that catching-up dumps have not read.
+    /// Adds to `found` the records that catching-up dumps have not read.
     fn catch_up(&mut self, reach: &Reach, found: &mut HashMap<BucketRef, BucketVisit>) {
         self.count(self.catching_up.len());
         let mut infos = Vec::new();

@@ -67,7 +67,7 @@ struct RunCursor<'f> {
     reader: FileReader<'f>,
     /// Number of records of the reader's present burst that were returned.
     taken: usize,
-    /// Number of the next packet in the file.
+    /// The number that the next packet has in the file.
     packet: u64,
 }
 

@@ -58,7 +58,7 @@ const fn logged(cause: LossCause) -> &'static str {
     }
 }
 
-/// The interface was down, removed or left to the host, or its engine failed: lost packets unknown.
+/// The interface was down, removed or left to the host, or its engine failed; losses are unknown.
 pub const INTERFACE_DOWN: &str = "interface-down";
 
 /// The counters of one queue of one source. The queue's inserter writes the counters; any thread
@@ -228,7 +228,7 @@ impl QueueCounters {
         Some(self.ahead_ns.load(Relaxed)).filter(|ns| *ns != i64::MIN)
     }
 
-    /// Sets the packets for [`Self::undecided`].
+    /// Sets the packets that may follow a clock step, for [`Self::undecided`].
     pub(crate) fn set_undecided(&self, run: Option<Misplaced>) {
         *lock(&self.undecided) = run;
     }

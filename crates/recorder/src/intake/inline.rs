@@ -271,7 +271,7 @@ impl Inline {
         reader.analyze_in_hand(self.producer, packets, &self.pulse, go_on);
     }
 
-    /// Records were stored, with these captured bytes in all.
+    /// Counts stored records, which have these captured bytes in all.
     pub(crate) fn count_stored(&mut self, records: u64, bytes: u64) {
         let stored_bytes = bytes + records * DESCRIPTOR_BYTES;
         self.placement.stored(stored_bytes);

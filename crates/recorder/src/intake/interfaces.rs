@@ -104,7 +104,7 @@ impl Interfaces {
         notices.flatten().collect()
     }
 
-    /// The source of an interface, by its index.
+    /// The index of the source of an interface.
     pub(crate) fn source(&self, id: u16) -> Option<usize> {
         let table = lock(&self.table);
         Some(table.get(usize::from(id))?.source)

@@ -73,7 +73,7 @@ pub(crate) struct SourceIntake {
     pub(crate) name: String,
     pub(crate) queues: Vec<Arc<QueueCounters>>,
     pub(crate) away: OutageTracker,
-    /// Upper bound on the packets that came too late for dumps; the analyzer counts.
+    /// Upper bound on the packets that came too late for dumps, counted by the analyzer.
     pub(crate) late: AtomicU64,
 }
 
@@ -315,7 +315,7 @@ impl Intake {
 
     /// Live: the known losses at intake within the closed intervals of ring time. The second value:
     /// the ring time up to which the losses of all [counting](SourceIntake::counting) queues are
-    /// known, ns; `None`: of one of these, none yet. Stamps are `offset_ns` ahead of ring time.
+    /// known, ns; `None`: unknown for one of them. Stamps are `offset_ns` ahead of ring time.
     pub(crate) fn known_losses(
         &self,
         windows_ns: &[(i64, i64)],

@@ -23,7 +23,7 @@ pub(crate) struct OutageTracker {
 struct OutageState {
     /// Number of outages.
     gaps: u64,
-    /// Total time of outages, ns, without the time of [`InterfacePresence::ForGood`].
+    /// Total reported time of outages, ns, without the time of [`InterfacePresence::ForGood`].
     ns: u64,
     now: InterfacePresence,
     /// Whether the user knows that the whole source is no longer recorded.

@@ -202,7 +202,7 @@ impl ShardPlacement {
     fn count(&mut self, is_at_limit: bool) {
         if is_at_limit != self.is_counted {
             self.is_counted = is_at_limit;
-            // Relaxed: as for the load.
+            // Relaxed: see `is_cpu_free`.
             match is_at_limit {
                 true => self.placing.at_limit.fetch_add(1, Relaxed),
                 false => self.placing.at_limit.fetch_sub(1, Relaxed),

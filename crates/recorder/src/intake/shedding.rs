@@ -186,7 +186,7 @@ pub(crate) struct Shedding {
     /// From files: all packets before this one were analyzed, counted in packets that the shedder
     /// was asked about.
     drained: u64,
-    /// The number after the last packet that was kept.
+    /// Number of packets that the shedder was asked about, up to the last packet that was kept.
     kept: u64,
     /// Number of packets that the shedder was asked about.
     asked: u64,

@@ -330,7 +330,7 @@ impl FrameWriter {
         next
     }
 
-    /// A frame of this ring time is shed.
+    /// Counts a shed frame of this ring time, and logs or remembers the time.
     fn shed(&mut self, cause: ShedCause, time_ns: i64, producer: &Producer, parts: &InserterParts) {
         let number = cause as usize;
         self.count.shed[number] += 1;
@@ -408,7 +408,7 @@ impl FrameWriter {
         true
     }
 
-    /// A frame with this stamp found no bucket.
+    /// Counts a frame with this stamp, which found no bucket, and remembers its ring time.
     fn refuse(&mut self, stamp_ns: i64) {
         let time_ns = stamp_ns.wrapping_sub(self.offset_ns);
         self.count.no_bucket += 1;

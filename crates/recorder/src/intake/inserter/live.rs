@@ -79,7 +79,7 @@ pub(crate) struct LiveInserter {
     is_dry: bool,
     stopped: bool,
     enough: bool,
-    /// The latest promise, ns of ring time.
+    /// The latest promised watermark, ns of ring time.
     watermark_ns: i64,
     pulse: ThreadPulse,
 }

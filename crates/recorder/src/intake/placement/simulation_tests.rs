@@ -22,9 +22,9 @@ const TIME_NS: i64 = 2000 * MS;
 struct Costs {
     /// Fetching from the source and storing.
     store: i64,
-    /// Analyzing in the inserter's cache.
+    /// Analyzing a packet that is still in the inserter's cache.
     near: i64,
-    /// Analyzing in the ring.
+    /// Analyzing a packet that is read back from the ring.
     far: i64,
 }
 
@@ -82,7 +82,7 @@ struct End {
     lapped: i64,
     looked: i64,
     unread: i64,
-    /// Changes of the place.
+    /// How often analysis moved between inserter and thread.
     changes: i64,
     /// CPU time, ns.
     busy_ns: i64,
