@@ -227,7 +227,7 @@ impl DumpFile {
     /// Writes compressed copies of the captures, synced and under their final names.
     ///
     /// # Errors
-    /// See [`compress`]; a rename fails, for example because the name is taken. No copy stays.
+    /// See [`compress`]; a rename fails, for example because the name is taken. Removes all copies.
     fn make_copies(&self, level: ZstdLevel) -> io::Result<(Vec<FinishedFile>, Option<SecondCopy>)> {
         let disk = self.directory.disk();
         let plain_bytes = self.captures.iter().map(|plain| plain.bytes).sum();

@@ -315,7 +315,7 @@ impl Intake {
 
     /// Live: the known losses at intake within the closed intervals of ring time. The second value:
     /// the ring time up to which the losses of all [counting](SourceIntake::counting) queues are
-    /// known, ns; `None`: unknown for one of them. Stamps are `offset_ns` ahead of ring time.
+    /// known, ns; `None`: unknown for some queue. Stamps are `offset_ns` ahead of ring time.
     pub(crate) fn known_losses(
         &self,
         windows_ns: &[(i64, i64)],
