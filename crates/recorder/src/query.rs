@@ -90,11 +90,11 @@ pub struct Query {
     /// The query matches `expression` on at most this many bytes of each packet; `None`: on all
     /// bytes.
     pub tried_bytes: Option<NonZeroU32>,
-    /// The query matches `expression` only on the headers up to that of TCP, UDP, SCTP or ICMP, or
-    /// on an ARP message.
+    /// The query matches `expression` only on the headers up to that of TCP, UDP or SCTP, or up to
+    /// the first 4 bytes of ICMP, or on an ARP message.
     pub tried_headers: bool,
     /// Only packets with this Community ID (version 1, seed 0), in both directions. Later fragments
-    /// have no ID.
+    /// of TCP, UDP, SCTP and ICMP have no ID.
     pub community_id: Option<String>,
     /// Only packets of interfaces with these names; empty: of all interfaces.
     pub interfaces: Vec<String>,
@@ -142,7 +142,7 @@ pub enum DumpsAsked {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueryError {
-    /// Usage: the expression is invalid, or compiles for no link type of the ring.
+    /// Usage: an expression is invalid, or compiles for no link type of the ring.
     #[error("{0}")]
     Filter(#[from] FilterError),
     /// Usage: another error, in words.

@@ -3,7 +3,7 @@
 //!
 //! The filter of the dump ([`AlertScope::filled`]) finds candidate packets by the flow or the hosts
 //! in the outermost headers, if the alert has any. The code here compares what that filter does not
-//! compare: VLAN stacks, packets inside a tunnel, and interface names.
+//! compare, such as VLAN stacks, packets inside a tunnel, and interface names.
 
 use std::{fmt, net::IpAddr, sync::Arc};
 

@@ -369,7 +369,7 @@ impl Analyzer {
     /// As [`RingReader::step`]. `is_all`: as [`Self::catch_up`].
     fn read(&mut self, is_all: bool) -> bool {
         // Read the watermark before the records. If the loop below then reads all records, no
-        // unread packet of a queue that promises watermarks is older than this watermark.
+        // unread packet of a queue that promises watermarks, and keeps them, is older than this.
         let promised_ns = self.core.promised_ns();
         let mut batches = 0;
         while (is_all || batches < BATCHES) && self.core.broken_off.is_none() {

@@ -18,7 +18,7 @@
 //!   dump of alerts with the same expression if that dump's window has the alert's packet and all
 //!   of its flow before the packet.
 //! - If the user sets a hold-off time, the same rule and expression start no further dump for this
-//!   time after the window's end.
+//!   time after the window's end. Alerts are not held off.
 //! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an
 //!   hour. Their time is packet time offline, the monotonic clock live. Alerts share the bytes of
 //!   an hour as one more rule. If configured, alerts also share the dumps of a minute. Limits
@@ -80,7 +80,7 @@ pub(crate) struct DirectorConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedLimits {
     /// How long after the end of a window no dump of the same rule and expression starts, ns. A
-    /// rule may have its own value.
+    /// rule may have its own value. Alerts are not held off.
     pub(crate) hold_off_ns: i64,
     /// Maximum number of dumps of rules open at once. As many manual dumps may be open in addition.
     pub(crate) max_dumps: usize,

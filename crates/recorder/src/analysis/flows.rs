@@ -28,7 +28,7 @@ use crate::{
 const TOGETHER: usize = 1024;
 /// Maximum number of batches of ended flows that wait for the receiver.
 const BATCHES_MAX: usize = 64;
-/// Maximum number of slices of traffic that wait for their receiver. A slice covers about a second.
+/// Maximum number of slices of traffic that wait for their receiver, usually of a second each.
 const SLICES_MAX: usize = 16;
 /// Live: if this number of ended flows of one shard waits for room in the channel, all of these are
 /// dropped and counted.

@@ -1,5 +1,5 @@
 //! Files in lockstep: packets are stored, analyzed and written to dumps in steps. Without commands
-//! of clients, results depend on the packets and the ring's size, not on the scheduling of threads.
+//! of clients, results normally depend on packets and the ring's size, not on thread scheduling.
 //!
 //! Two threads share the analyzer, which runs the dumper. The analyzer's thread works while the
 //! inserter stores further packets. Before the inserter overwrites a bucket, or decides whether to

@@ -135,7 +135,7 @@ impl PreparedFilter {
         true
     }
 
-    /// Whether the filter was compiled, or refused, for a link type.
+    /// Whether [`Self::prepare`] or [`Self::refuse`] was called for a link type.
     pub(crate) fn knows(&self, link_type: LinkType) -> bool {
         self.tried.contains(&link_type)
     }

@@ -220,7 +220,7 @@ impl Marking {
 }
 
 impl Shard {
-    /// The rules of the start have the first numbers; the scripts follow.
+    /// The rules of the start have the first numbers; scripts and modules follow.
     pub(crate) fn new(
         (rules, scripts): (Triggers, TriggerScripts),
         derivation: Option<Derivation>,

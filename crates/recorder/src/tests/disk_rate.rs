@@ -34,7 +34,7 @@ fn dump_rate(
 ) -> (f64, Option<u64>) {
     let frames = GeneratorConfig {
         size: FRAME_BYTES,
-        // The ring has room for all packets, and more.
+        // The ring has room for all these frames, and more.
         rate: Some(Rate::BitsPerSecond(ring_bytes * 8 * 3 / 4)),
         duration: Some(TRIGGER_AFTER + Duration::from_millis(10)),
         trigger_after: Some(TRIGGER_AFTER),

@@ -56,8 +56,8 @@ fn read(config: &Config, capture: &std::path::Path) -> (Vec<Line>, RecorderSumma
     (lines, recorder.join())
 }
 
-/// From files, the recorder reports the same flows in the same order whichever threads analyze
-/// packets, even if the table of flows is too small.
+/// From files, the recorder reports the same flows in the same order with each setting `analyzers`,
+/// even if the table of flows is too small.
 #[test]
 fn files_give_the_same_flows_in_every_run() {
     let dir = tempfile::tempdir().unwrap();

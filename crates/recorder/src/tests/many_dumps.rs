@@ -385,7 +385,7 @@ impl Crowd {
     }
 }
 
-/// The cost of a round depends on what changed, not on the number of open or finished dumps.
+/// How many dumps a round inspects depends on what changed, not on how many are open or finished.
 #[test]
 fn a_round_looks_at_what_changed() {
     let (finished, open) = (10_000, 65_536);

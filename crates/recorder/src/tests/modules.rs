@@ -168,7 +168,7 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
                 .iter()
                 .all(|it| it.verdict == Verdict::Complete);
             assert!(are_complete && summary.outdated == 0, "{:?}", summary.dumps);
-            // All dumped flows except the last end before the file does.
+            // All dumped flows, except perhaps the last, end before the file does.
             let is_over = |(_, clipped): &QueriedPacket| clipped.contains(&"flow");
             assert!(dumps[..dumps.len() - 1].iter().all(is_over), "{dumps:?}");
             assert_eq!(*seen.get_or_insert_with(|| dumps.clone()), dumps);

@@ -386,7 +386,7 @@ fn rules_may_be_changed_for_ever() {
     assert_eq!(reload(&mut rig, &asks_for).unwrap().added, ["b"]);
     arrive(&mut rig, 3, 0);
     assert_eq!(rules(&rig)[2], rule("b", "udp port 3", 1, true));
-    // Nothing remains of removed rules, although no packet has arrived since.
+    // Nothing remains of removed rules.
     rig.step();
     assert_eq!(rig.common.outcomes.known(), 3 + 3);
 }

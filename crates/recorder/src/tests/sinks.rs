@@ -30,7 +30,7 @@ pub(super) struct Barrier(Arc<BarrierState>);
 pub(super) struct BarrierState {
     is_open: Mutex<bool>,
     opened: Condvar,
-    /// Number of threads that have reached the barrier.
+    /// Number of operations that have reached the barrier.
     came: AtomicUsize,
 }
 

@@ -1,5 +1,5 @@
-//! A trigger script that is slower than the packets delays nothing else: windows, commands,
-//! reports, and the stop.
+//! A trigger script that is slower than the packets delays nothing else for long: windows,
+//! commands, reports, and the stop.
 
 use std::{
     num::NonZeroUsize,

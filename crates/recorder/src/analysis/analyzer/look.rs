@@ -51,7 +51,7 @@ impl<'c, 'b> BatchWalk<'c, 'b> {
         }
     }
 
-    /// Passes the packets before `record`. From files, each packet moves the director's clock.
+    /// Passes the packets before `record`. From files, each packet may move the clock.
     /// Live, packets of a batch that is too new for all closed windows are skipped. Other packets
     /// are checked for lateness.
     fn go_to(&mut self, record: u64) {

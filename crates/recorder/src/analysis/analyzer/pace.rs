@@ -1,5 +1,5 @@
-//! How often the analyzer reads the clock, and how often it reports refused hits and unseen packets
-//! to the user: at most about ten times a minute. A summary once a minute counts the rest.
+//! How often the analyzer reads the clock. Also limits reports of refused hits and unseen packets
+//! to about ten a minute. A summary once a minute counts the rest.
 
 use crate::{
     analysis::chunk::MANY,
