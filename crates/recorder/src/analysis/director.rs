@@ -12,11 +12,11 @@
 //!   the hold time. So hits act in order of (time, source, record) although the input may be out of
 //!   order. Live, or if the hold time is 0, a hit acts at once.
 //! - A dump is *open* from its trigger until its window closes, normally when the clock passes `to`
-//!   plus the hold time. A hit of the same rule, expression and window up to `to` starts no dump,
-//!   and does not make the open dump longer. Each hit brings its own window. A hit with another
-//!   window needs another dump. An alert is a hit of a built-in rule. The alert can join an open
-//!   dump of alerts with the same expression if that dump's window has the alert's packet and all
-//!   of its flow before the packet.
+//!   plus the hold time. A hit of the same rule, expression and window from `from` to `to` starts
+//!   no dump, and does not make the open dump longer. Each hit brings its own window. A hit with
+//!   another window needs another dump. An alert is a hit of a built-in rule. The alert can join
+//!   an open dump of alerts with the same expression if that dump's window has the alert's packet
+//!   and all of its flow before the packet.
 //! - If the user sets a hold-off time, the same rule and expression start no further dump for this
 //!   time after the window's end. Alerts are not held off.
 //! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an

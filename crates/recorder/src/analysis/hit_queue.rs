@@ -4,7 +4,7 @@
 //! the queue keeps the first and the last hit of each rule and expression, and counts the hits in
 //! between. Beyond [`KEYS_MAX`] pairs of rule and expression, the queue counts hits by rule. In a
 //! storm, windows may be lost that would begin with a hit that was only counted. While triggers are
-//! armed, the director counts these hits as suppressed with the reason `queue-full`.
+//! armed, the director normally counts these hits as suppressed with the reason `queue-full`.
 
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 

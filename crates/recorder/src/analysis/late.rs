@@ -42,8 +42,8 @@ pub(crate) struct OpenWindow {
 #[derive(Debug)]
 pub(crate) struct ClosedWindows {
     windows: VecDeque<ClosedWindow>,
-    /// Two maxima over all closed windows, ns of ring time: the end, and the end or the time of the
-    /// close, whichever is earlier. `None`: no window was closed.
+    /// When windows were closed: their latest end, and the latest time up to which one was open, ns
+    /// of ring time. `None`: no window was closed.
     to_ns: Option<(i64, i64)>,
     /// Maximum number of `windows`.
     kept: usize,

@@ -1,7 +1,7 @@
 //! Expressions compiled for the link types of the sources.
 //!
 //! An expression that compiles for no link type is an error of the user. If it compiles only for
-//! some link types, packets of the other link types do not match, and the user is informed once.
+//! some link types, packets of the other link types do not match, and the user is informed.
 
 use std::sync::Arc;
 
@@ -109,7 +109,7 @@ pub(crate) struct PreparedFilter {
     pub(crate) filter: Filter,
     pub(crate) mode: FilterMode,
     tried: Vec<LinkType>,
-    /// Link types for which libpcap refused the filter, and the reason.
+    /// Link types for which libpcap refused the filter, and the reason, until they are reported.
     pub(crate) refused: Vec<(LinkType, String)>,
 }
 
