@@ -31,7 +31,7 @@ use crate::{
 
 /// Live: maximum number of batches that one step analyzes.
 const BATCHES: usize = 64;
-/// From files: hits of a batch are queued once this number has been found.
+/// From files: hits of a batch are queued at the latest once this number has been found.
 const TOGETHER: usize = 1024;
 /// Live: desired maximum time between two readings of the clock while packets are analyzed, ns. One
 /// packet may take longer.

@@ -14,8 +14,8 @@ const ASKED_BY_BYTES: usize = 256;
 /// Bytes that are kept of the reason.
 const REASON_BYTES: usize = 1000;
 
-/// The request of a trigger. The configuration applies to the window, limits and dump expression
-/// that a request leaves out. The default leaves out everything.
+/// The request of a trigger. The configuration applies to the window, the limits of the dump, the
+/// hold-off and the dump expression that a request leaves out. The default leaves out everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TriggerRequest {
     /// Packet time before the trigger, of any length. Packets that the ring no longer has are
