@@ -56,7 +56,7 @@ fn read(config: &Config, capture: &std::path::Path) -> (Vec<Line>, RecorderSumma
     (lines, recorder.join())
 }
 
-/// From files, the recorder reports the same flows in the same order with each setting `analyzers`,
+/// From files, the recorder reports the same flows in the same order for any value of `analyzers`,
 /// even if the table of flows is too small.
 #[test]
 fn files_give_the_same_flows_in_every_run() {

@@ -29,9 +29,9 @@ impl Core {
         parts.terms.get(&rule).cloned().unwrap_or_else(default)
     }
 
-    /// Changes the rules; each shard applies the changes before its next packets. If the changes
-    /// add no rule, removed rules are forgotten now. Otherwise a removed rule may have a successor,
-    /// and stays until all shards have applied the changes, for the hits found until then.
+    /// Changes the rules; each shard usually applies the changes before its next packets. If the
+    /// changes add no rule, removed rules are forgotten now. Otherwise a removed rule may have a
+    /// successor, and stays until all shards have applied the changes, for the hits until then.
     pub(super) fn change_rules(&mut self, changes: &[RuleChange]) {
         let is_replaced = changes.iter().any(|it| matches!(it, RuleChange::Add(..)));
         let are_there = changes.iter().filter_map(|change| match change {
