@@ -194,7 +194,7 @@ fn put_tcp(out: &mut Vec<u8>, flow: &Flow, client: usize) {
         TcpState::SynSent => Some("syn_sent"),
         TcpState::SynReceived => Some("syn_recv"),
         TcpState::Established => Some("established"),
-        // EVE's states are those of the server.
+        // After one FIN, EVE's state is the server's.
         TcpState::Closing if to_client & FIN != 0 => Some("fin_wait1"),
         TcpState::Closing => Some("close_wait"),
         TcpState::Closed => Some("closed"),
@@ -240,8 +240,8 @@ fn put_ours(out: &mut Vec<u8>, ended: &EndedFlow) {
     put(out, "}");
 }
 
-/// The identifier of a flow from its key and its first stamp. It is below 2^53, so every JSON
-/// reader keeps it exact.
+/// The identifier of a flow from its key and its first stamp. It is below 2^53, so JSON readers
+/// that store numbers as `f64` keep it exact.
 fn id(key: &BiflowKey, first_ns: i64) -> u64 {
     mixed(IDS.hash(key).wrapping_add(mixed(first_ns.cast_unsigned()))) >> 11
 }

@@ -3,7 +3,7 @@
 //! Pure: [`flow()`] and [`event()`] append text to the caller's buffer. No files, no threads, no
 //! clock. Keys and their order are those of Suricata 7's flow log. Facts without a key in
 //! Suricata's schema are under one key, `retroscope`. If Suricata knows more than the recorder, the
-//! key is omitted: `app_proto`, `alerted`, `spi`, and the keys of its stream engine.
+//! key is omitted, for example `app_proto`, `alerted`, `spi`, and the keys of its stream engine.
 #![forbid(unsafe_code)]
 
 mod event;

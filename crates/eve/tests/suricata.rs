@@ -34,7 +34,7 @@ struct Line {
     tcp_state: String,
     proto: String,
     icmp_type: Option<u64>,
-    /// Suricata's Community ID differs from the specification.
+    /// The Community ID has one of Suricata's own forms, see [`regular_id`].
     has_odd_id: bool,
 }
 
@@ -64,8 +64,8 @@ fn read_line(text: &str) -> (Key, Line) {
     ((regular.unwrap_or(id), line["vlan"].to_string()), read)
 }
 
-/// The Community ID according to the specification, if `id` differs from it in one of Suricata's
-/// ways. Otherwise `None`.
+/// The Community ID according to the specification, if `id` has one of Suricata's own forms, which
+/// usually differ from the specification. Otherwise `None`.
 ///
 /// For ESP and IPv6 in IP, Suricata also hashes two ports. Both are 0, or the first is the low half
 /// of ESP's security parameters index. For an ICMPv6 message without a reply Suricata hashes the
