@@ -1,5 +1,5 @@
-//! The `retroscope` program: parses arguments and returns an exit code. Each command is a module of
-//! `commands`.
+//! The `retroscope` program: parses arguments and returns an exit code. The modules of `commands`
+//! implement the commands.
 
 mod commands;
 #[cfg(test)]

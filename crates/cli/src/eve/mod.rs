@@ -76,7 +76,7 @@ pub(crate) struct EveWriter {
     /// Bytes of `collected` that are written. Between two calls these are bytes of the first line
     /// only.
     sent: usize,
-    /// Whether the output accepted less than all lines at the last flush.
+    /// A flush could not write all lines, and neither a flush nor a reopening has succeeded since.
     is_stalled: bool,
     has_left: bool,
     counters: Counters,

@@ -21,8 +21,8 @@ const DAEMONS: [&str; 7] = [
     "VBoxService",
 ];
 
-/// Clock sources that are bad for time stamps. To read `hpet` or `acpi_pm` takes a microsecond or
-/// more, longer than storing a packet; the jiffies advance only with the kernel's timer tick.
+/// Clock sources that are bad for time stamps. To read `hpet` or `acpi_pm` takes about a
+/// microsecond or more; the jiffies advance only with the kernel's timer tick.
 const SLOW: [&str; 4] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies"];
 
 /// Whether the clock is synchronised, and the kernel's clock source.

@@ -11,7 +11,7 @@ use crate::{
 pub(super) const CHECK: &str = "memory";
 pub(super) const CHECK_LOCKED: &str = "memlock";
 
-/// Minimum useful ring size in bytes: a tenth of a second at 10 Gbit/s.
+/// Minimum useful ring size in bytes: about a tenth of a second at 10 Gbit/s.
 const RING_BYTES_MIN: u64 = 128 << 20;
 
 /// Bytes a second on a link of 1 Gbit/s.

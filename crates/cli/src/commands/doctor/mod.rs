@@ -153,7 +153,7 @@ fn findings(wanted: &[String]) -> Result<Vec<Finding>, Failure> {
     Ok(findings)
 }
 
-/// Colors are for a terminal other than `dumb`, unless `NO_COLOR` is set (<https://no-color.org>).
+/// Colors are for a terminal other than `dumb`, unless `NO_COLOR` is not empty (no-color.org).
 fn wants_colour() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");

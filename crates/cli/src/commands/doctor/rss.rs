@@ -112,7 +112,7 @@ mod tests {
         }
     }
 
-    /// A key that sends the directions of a conversation to different queues.
+    /// A key that usually sends the directions of a conversation to different queues.
     fn split_key(bytes: u8) -> Vec<u8> {
         (0..bytes).collect()
     }

@@ -264,7 +264,7 @@ const DLTS: &str = "dlt {number=1}{name=EN10MB}{display=Ethernet, or what the ca
 
 /// The configurable options, from which Wireshark builds a dialog and preferences.
 fn configuration() -> String {
-    // Option, display name, tooltip, type with default, tab of the dialog.
+    // Option, display name, tooltip, type and perhaps default, tab of the dialog.
     let all = [
         (
             "past",

@@ -23,8 +23,8 @@ const RULE: RuleId = RuleId(0);
 /// Ethernet).
 ///
 /// # Errors
-/// [`Failure`]: the file cannot be read or describes no interface (1), the expression compiles for
-/// no link type (2).
+/// [`Failure`]: the file cannot be read or describes no interface, or stdout cannot be written (1),
+/// or the expression compiles for no link type (2).
 pub(super) fn print(
     filter: Filter,
     file: Option<&Path>,

@@ -56,8 +56,8 @@ impl PacketLines {
     }
 }
 
-/// Formats times. Caches the text of the last second, because most packets share it with the
-/// previous packet.
+/// Formats times. Caches the text of the last second, because a packet often has the same second as
+/// the previous packet.
 #[derive(Debug, Default)]
 struct TimestampText {
     second: Option<i64>,

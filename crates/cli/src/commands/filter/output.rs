@@ -109,10 +109,10 @@ impl MatchOutput {
 
     /// Flushes the output, and writes the number for a count. If the input's format was unreadable,
     /// the target of lines or of a capture file was never opened and is not created. Returns the
-    /// number of packets in a capture file whose time was clamped.
+    /// number of packets in a capture file whose time was clamped or is `i64::MAX`.
     ///
     /// # Errors
-    /// The target cannot be written.
+    /// The target cannot be opened or written.
     pub(super) fn finish(self) -> anyhow::Result<u64> {
         let Self {
             target,

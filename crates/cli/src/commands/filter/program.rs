@@ -17,8 +17,8 @@ const SNAPLEN_DEFAULT: u32 = 262_144;
 /// there are several link types, a line before each program names its link type.
 ///
 /// # Errors
-/// [`Failure`]: the file cannot be read or describes no interface (1), the expression compiles for
-/// no link type (2).
+/// [`Failure`]: the file cannot be read or describes no interface, or stdout cannot be written (1),
+/// or the expression compiles for no link type (2).
 pub(super) fn print(
     expression: &str,
     filter: &Filter,

@@ -18,7 +18,7 @@ pub(super) struct SearchSummary {
     /// Link types of the file for which the expression does not compile, although it compiles for
     /// other link types.
     pub(super) unsupported: Vec<(LinkType, FilterError)>,
-    /// Packets in the output file whose time the reader or the writer clamped.
+    /// Packets in the output file whose time the reader or the writer clamped, or is `i64::MAX`.
     pub(super) times_changed: u64,
 }
 

@@ -48,8 +48,8 @@ struct Way<'f> {
 /// Measures `filter` on the packets of `file` and prints a table.
 ///
 /// # Errors
-/// [`Failure`]: the file cannot be read or has no packets, or the methods disagree (1). The
-/// expression compiles for no link type of the file (2).
+/// [`Failure`]: the file cannot be read or has no packets, the methods disagree, or stdout cannot
+/// be written (1). The expression compiles for no link type of the file (2).
 pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
     let packets = FilePackets::read(file)?;
     let runs = packets.runs();

@@ -30,7 +30,7 @@ pub(super) struct Generated {
     trigger: Option<TriggerSent>,
 }
 
-/// The trigger packet, parsed from its bytes.
+/// The trigger packet. Its addresses are parsed from its bytes.
 #[derive(Debug)]
 struct TriggerSent {
     time_ns: i64,

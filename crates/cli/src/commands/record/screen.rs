@@ -337,9 +337,8 @@ impl RecordScreen {
         }
     }
 
-    /// Prints the summary of a period that has ended. Draws or prints the status line when the line
-    /// is due. If a service manager shows the status (`is_shown`), only a terminal gets status
-    /// lines, so that these do not fill the log.
+    /// Draws or prints the status line when the line is due. If a service manager shows the status
+    /// (`is_shown`), only a terminal gets status lines, so that these do not fill the log.
     pub(crate) fn tick(&mut self, recorder: &Recorder, is_shown: bool) {
         let period = Duration::from_secs(if self.terminal { 1 } else { 10 });
         if self.quiet || is_shown && !self.terminal {

@@ -20,7 +20,7 @@ use crate::{
 };
 use table::About;
 
-/// Time between two tables. On a terminal, a key or a new size shows the next table earlier.
+/// Time between two tables. On a terminal, the keys b, p, f and a new size show a table earlier.
 const DRAW_EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of flows whose traffic is counted separately in a second, divided among the
 /// shards. With 72 bytes a flow, the counts of a second need up to 2.4 MB.
@@ -98,9 +98,9 @@ impl Top {
         })
     }
 
-    /// Handles keys. On a terminal, draws the table each [`DRAW_EVERY`], and after a key or a new
-    /// size. Elsewhere, prints the table if [`DRAW_EVERY`] has passed and slices arrived since the
-    /// last table. Returns `false` if the user quits or if a table cannot be printed.
+    /// Handles keys. On a terminal, draws the table each [`DRAW_EVERY`], after the keys b, p and f,
+    /// and at a new size. Elsewhere, prints the table if [`DRAW_EVERY`] has passed and slices
+    /// arrived since. Returns `false` if the user quits or if a table cannot be printed.
     pub(super) fn tick(&mut self, recorder: &Recorder) -> bool {
         for slice in self.slices.try_iter() {
             self.window.add(slice);

@@ -2,8 +2,8 @@
 //! process's ring.
 //!
 //! A ring can be read if it is in a file or a memfd (`record --ring-file` or `ring-memfd`). A ring
-//! file can be read even after its recorder was killed; a memfd ends with its recorder. Reading a
-//! ring neither contacts its recorder nor makes the recorder wait.
+//! file can be read even after its recorder was killed; a memfd usually ends with its recorder.
+//! Reading a ring neither contacts its recorder nor makes the recorder wait.
 
 mod remote;
 mod report;

@@ -112,7 +112,7 @@ impl Follower {
                 ..
             } = followed;
             if file.metadata().is_ok_and(|meta| meta.len() < *read) {
-                // The file was truncated and is being rewritten.
+                // The file was truncated, usually to be rewritten.
                 counts.torn += u64::from(lines.end().is_some());
                 *read = file.seek(SeekFrom::Start(0)).unwrap_or(0);
             }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::commands::removed;
 
-/// An assignment by a flag or `--set`.
+/// An assignment by the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Assignment {
     /// The option as messages name it: a flag by its short form if it has one, `--set KEY`, or

@@ -30,7 +30,7 @@ fn flow(addr: &str, proto: u8) -> BiflowKey {
     })
 }
 
-/// A report of 10 s with 80 Mbit/s. The three rows have a quarter of the bytes.
+/// A report of 10 s with 80 Mbit/s. The three rows have about a quarter of the bytes.
 fn report() -> TopReport {
     let row = |key, volume| TopRow {
         subject: TopSubject::Flow(key),
