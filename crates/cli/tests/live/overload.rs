@@ -1,10 +1,10 @@
-//! Overload of the analysis over a veth pair: tests, and the experiments of docs/dev/shedding.md,
+//! Overload of the analysis over a veth pair: tests, and two experiments of docs/dev/shedding.md,
 //! after figures of R-Scope (Ros-Giralt et al. 2018).
 //!
-//! The offered load of most experiments is a multiple of the capacity. The capacity is the rate at
-//! which the same recorder analyzes packets during a flood, with plain dropping, measured in the
-//! same run. The tests and the other experiment send [`FLOOD`] packets per second, or half as many.
-//! An experiment prints its results:
+//! The offered load of [`heads_by_overload`] is a multiple of the capacity. The capacity is the
+//! rate at which the same recorder analyzes packets during a flood, with plain dropping, measured
+//! in the same run. The tests and the other experiment send [`FLOOD`] packets per second, or half
+//! as many. An experiment prints its results:
 //!
 //! ```text
 //! cargo test -p retroscope-cli --test live overload -- --ignored --nocapture --test-threads 1

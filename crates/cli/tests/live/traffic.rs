@@ -146,7 +146,7 @@ impl Sender {
 /// Writes a sequence number into the payload of a small frame of [`udp`], and the number's low byte
 /// as the sending host.
 pub(crate) fn number(number: u64, frame: &mut [u8]) {
-    // The checksum of the IPv4 header stays wrong, because no receiver checks it.
+    // The checksum of the IPv4 header is not updated, because no receiver checks it.
     frame[29] = number.to_be_bytes()[7];
     frame[HEADERS..HEADERS + 8].copy_from_slice(&number.to_be_bytes());
 }

@@ -1,5 +1,5 @@
 //! The sandbox of Wireshark's dissectors. The tests run perl, which every Debian has, in the
-//! sandbox. The perl scripts attempt forbidden acts.
+//! sandbox. Most perl scripts attempt forbidden acts.
 
 use std::{
     fs,

@@ -39,7 +39,7 @@ fn a_later_fragment_triggers_for_its_flow() {
         packet(7, 5, first),
         packet(0xffff, 5, later), // a hit of the same flow
         packet(0xffff, 6, later), // its first fragment is missing: another flow
-        packet(7, 60_000, 0),     // triggers by its identification, the same flow again
+        packet(7, 60_000, 0),     // a hit by its identification, of the same flow again
     ];
     for (time_ns, frame) in (1000..).map(|s| s * S).zip(&frames) {
         writer.record(time_ns, 36, frame).unwrap();
