@@ -14,8 +14,7 @@ use crate::system_file::read;
 pub(crate) struct Topology {
     /// Number of online nodes. 1 if the kernel reports none.
     pub(crate) nodes: usize,
-    /// Interfaces with their node. `None`: a virtual interface has no node, or the kernel does not
-    /// know the node.
+    /// Interfaces with their node. `None`: the node is unknown, for example of a virtual interface.
     pub(crate) interfaces: Vec<(String, Option<u32>)>,
 }
 

@@ -53,7 +53,7 @@ impl Privileges {
     /// files and sockets that the user of `-Z` cannot open.
     ///
     /// # Errors
-    /// The user does not exist, or the lookup failed.
+    /// The user does not exist, the text is no valid `UID:GID`, or the lookup failed.
     pub(crate) fn new(
         option: &'static str,
         user: Option<&str>,

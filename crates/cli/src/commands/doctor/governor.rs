@@ -1,6 +1,6 @@
 //! Frequency governors of the CPUs: the kernel's Documentation/admin-guide/pm/cpufreq.rst.
 //!
-//! A CPU that saves power is slow at the start of a burst, when packets are waiting.
+//! A CPU that saves power may be slow at the start of a burst, when packets are waiting.
 
 use std::{collections::BTreeSet, fs, path::Path};
 

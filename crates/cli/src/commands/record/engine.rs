@@ -47,8 +47,8 @@ impl Settings {
     /// that an engine captures.
     ///
     /// # Errors
-    /// [`SourceError::Usage`]: the engine does not support `config`, or no engine of the recording
-    /// supports a key.
+    /// [`SourceError::Usage`]: the engine does not support `config` or is not built in, or no
+    /// engine of the recording supports a key.
     pub(crate) fn source(
         &self,
         config: LiveConfig,

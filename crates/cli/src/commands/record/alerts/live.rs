@@ -41,7 +41,7 @@ impl BoundAlerts {
     /// Opens the files, and binds the sockets, to which `owner` and the owner's group may write.
     ///
     /// # Errors
-    /// A message: a socket is in use, another file has the name of a socket, or the system's error.
+    /// A message, for example: a socket is in use, or another file has the name of a socket.
     pub(crate) fn new(args: &Alerts, owner: Owner) -> Result<Self, String> {
         let mut bound = Self::default();
         let mut patterns = Vec::new();

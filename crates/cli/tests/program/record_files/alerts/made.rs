@@ -12,7 +12,7 @@ const EACH: usize = 50;
 const START_US: i64 = 1_790_000_000_000_000;
 /// Number of packets of a flow that an alert is about.
 const PACKETS: usize = 6;
-/// Time between two packets of such a flow, µs.
+/// Time between two consecutive packets of a flow, µs.
 const STEP_US: i64 = 100_003;
 /// Time between the starts of two flows, µs.
 const FLOW_US: i64 = 7_001;
