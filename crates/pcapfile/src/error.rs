@@ -20,7 +20,7 @@ pub enum ReadError {
     /// Reading failed. The file itself may be sound.
     #[error("reading failed at byte {offset}{}: {error}", decompressed(*.compression))]
     Io {
-        /// Bytes of capture data that were read before.
+        /// Bytes of capture data read before; 0 if the first 4 bytes of the file cannot be read.
         offset: u64,
         /// The compression, if `offset` counts decompressed bytes.
         compression: Option<Compression>,
@@ -31,18 +31,18 @@ pub enum ReadError {
     /// The file is neither pcap nor pcapng.
     #[error("not a pcap or pcapng capture but {what}")]
     NotACapture {
-        /// A guess at the format of the file, with its article: `an empty file`.
+        /// A guess at the format of the file, such as `an empty file`.
         what: String,
     },
-    /// The file is damaged or truncated, or has a version or variant that the reader does not
-    /// support. The records before this position are good.
+    /// The file is damaged or truncated, or the reader does not support it. Records before this
+    /// position were lent.
     #[error("{blame} at byte {offset}{}: {message}", decompressed(*.compression))]
     Faulty {
         /// Whether the file or the reader is at fault.
         blame: Blame,
-        /// Offset of the record or block, or of the field at fault in a header, in bytes of capture
-        /// data. If the compressed stream itself is damaged: the number of decompressed bytes
-        /// before the damage.
+        /// Offset of the header, record or block, or of the field at fault, in bytes of capture
+        /// data. If decompression fails: the number of decompressed bytes that the reader got
+        /// before.
         offset: u64,
         /// The compression, if `offset` counts decompressed bytes.
         compression: Option<Compression>,
@@ -54,10 +54,10 @@ pub enum ReadError {
 /// Whether the file or the reader is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Blame {
-    /// The file: it is damaged or truncated.
+    /// The file: it is most likely damaged or truncated.
     #[error("damaged")]
     Damaged,
-    /// The reader: the file may be sound, in a version or variant that the reader does not support.
+    /// The reader: the file may be sound, but the reader does not support it.
     #[error("unsupported capture file")]
     Unsupported,
 }
@@ -70,7 +70,8 @@ impl ReadError {
         !matches!(self, Self::Open { .. } | Self::Io { .. })
     }
 
-    /// Whether the stream has no data at this moment, and reading can continue later.
+    /// Whether the stream has no data at this moment. After such an error of
+    /// [`CaptureReader::fill`](crate::CaptureReader::fill), reading can continue later.
     #[must_use]
     pub fn is_would_block(&self) -> bool {
         matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::WouldBlock)
@@ -94,8 +95,7 @@ pub enum WriteError {
     /// An earlier write failed, so the file may end inside a record.
     #[error("the file may end inside a record since an earlier write failed")]
     Failed,
-    /// A packet exceeds the captured length that readers accept for its interface, or an option is
-    /// too long, or a whole block is too long. Nothing was written.
+    /// A packet, an option or a whole block is too long. Nothing was written.
     #[error("{what} of {bytes} bytes exceeds the limit of {limit}")]
     TooLong {
         /// The object that is too long, with its article: `a packet`.
@@ -122,7 +122,7 @@ pub enum WriteError {
     },
 }
 
-/// Text after an offset into compressed data.
+/// Text after an offset that counts decompressed bytes; otherwise empty.
 fn decompressed(compression: Option<Compression>) -> &'static str {
     match compression {
         None => "",

@@ -11,7 +11,7 @@ pub(crate) const MAGIC_MICRO: u32 = 0xa1b2_c3d4;
 /// First bytes of a pcap file with stamps in nanoseconds.
 pub(crate) const MAGIC_NANO: u32 = 0xa1b2_3c4d;
 
-/// Bits of the pcap link type field about the frame check sequence.
+/// Upper 6 bits of the pcap link type field, mainly about the frame check sequence.
 pub(crate) const LINK_TYPE_EXTRA: u32 = 0xfc00_0000;
 
 /// The encoding of a capture file.
@@ -166,8 +166,8 @@ impl ByteOrder {
     }
 }
 
-/// Maximum captured length that libpcap accepts for a link type; a larger length is damage
-/// (`max_snaplen_for_dlt`).
+/// Maximum captured length that libpcap accepts for a link type (`max_snaplen_for_dlt`). In a pcap
+/// file, a larger length is damage.
 pub(crate) fn captured_len_max(link_type: LinkType) -> u32 {
     match link_type.0 {
         // DBUS

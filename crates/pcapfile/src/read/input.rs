@@ -22,9 +22,9 @@ const MAGIC_BYTES: usize = 4;
 /// Why reading failed.
 #[derive(Debug)]
 pub(super) enum InputError {
-    /// The input stream failed.
+    /// The input stream failed, or the zstd decoder cannot start.
     Io(io::Error),
-    /// The compressed data is damaged or truncated.
+    /// Decompression failed, usually because the data is damaged or truncated.
     Compressed(String),
 }
 
@@ -94,8 +94,7 @@ impl<R: Read> fmt::Debug for DecompressedInput<R> {
     }
 }
 
-/// Whether the input stream failed or its compressed data is damaged. Only `TappedStream` knows
-/// this.
+/// Whether the input stream or its compressed data caused `error`. Only `TappedStream` knows this.
 fn blame<R>(error: io::Error, stream: &RawStream<R>, format: &str) -> InputError {
     if stream.get_ref().1.failed {
         InputError::Io(error)

@@ -1,4 +1,4 @@
-//! The classic format: a 24-byte header, then records with 16-byte headers.
+//! The classic format: a 24-byte header, then records, usually with 16-byte headers.
 //!
 //! The parser follows libpcap 1.10 with two exceptions. Seconds and their fractions are unsigned,
 //! as in the format's description. libpcap treats both as signed, so its times end in 2038.

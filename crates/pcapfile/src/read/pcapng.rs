@@ -1,10 +1,8 @@
 //! pcapng: sections of blocks. Each block has its length at both ends.
 //!
-//! Block and option numbers are those of
-//! [draft-ietf-opsawg-pcapng](https://datatracker.ietf.org/doc/draft-ietf-opsawg-pcapng/), sections
-//! 3.5 and 4. The parser refuses much of what libpcap 1.10 refuses. Unlike libpcap, the parser
-//! accepts files without an interface, interfaces that differ in link type or snap length, and
-//! sections that differ in byte order.
+//! The parser refuses much of what libpcap 1.10 refuses. Unlike libpcap, the parser accepts files
+//! without an interface, interfaces that differ in link type or snap length, and sections that
+//! differ in byte order.
 
 use retroscope_packet::LinkType;
 
@@ -25,7 +23,7 @@ use crate::{
 
 /// Bytes of block header, byte-order magic, version, section length and trailer.
 const SECTION_HEADER_BYTES_MIN: u32 = 28;
-/// Space for the options of a packet block whose link type has packets larger than a usual block.
+/// Space for the options of a packet block, for link types whose packets may exceed 16 MiB.
 const PACKET_OPTION_BYTES: u32 = 131_072;
 
 /// The parser of one file.
@@ -157,8 +155,8 @@ impl PcapNgParser {
         }
         self.byte_order = order;
         self.decoders.clear();
-        // A section that follows the maximum number of interfaces cannot add interfaces, so this
-        // index is never used.
+        // A section that follows the maximum number of interfaces cannot add interfaces, so no
+        // packet gets this index.
         self.first_interface = u16::try_from(interfaces_before).unwrap_or(u16::MAX);
         Ok(())
     }
@@ -285,7 +283,8 @@ impl PcapNgParser {
         })
     }
 
-    /// Parses a packet without time. The packet gets the time of the epoch, as in libpcap.
+    /// Parses a packet without time. The packet gets the time of the epoch. libpcap adds
+    /// `if_tsoffset`.
     fn simple_packet(&self, body: &[u8]) -> Result<RecordMeta, ParseFault> {
         if body.len() < 4 {
             return Err(ParseFault::damage("a simple packet block is too short"));

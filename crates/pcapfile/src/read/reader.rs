@@ -402,7 +402,7 @@ fn locate(fault: ParseFault, offset: u64, compression: Option<Compression>) -> R
     }
 }
 
-/// Adds the position to an error of the stream. `offset` bytes were read before.
+/// Adds the position `offset` to an error of the stream.
 fn at_stream(error: InputError, offset: u64, compression: Option<Compression>) -> ReadError {
     match error {
         InputError::Io(error) => ReadError::Io {
@@ -458,7 +458,7 @@ mod tests {
     }
 
     /// The error of a file that consists of `header`, `claim` and `there` zero bytes, and the
-    /// memory that the reader took.
+    /// size of the reader's buffer.
     fn memory_of_absurd(header: &[u8], claim: &[u8], there: usize) -> (String, usize) {
         let file = [header, claim, &vec![0; there]].concat();
         let mut reader = CaptureReader::new(&file[..]).unwrap();

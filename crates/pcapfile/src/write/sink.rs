@@ -23,7 +23,7 @@ impl<W: Write> CountingSink<W> {
         }
     }
 
-    /// Writes one record or block, given in parts.
+    /// Writes one file header, record or block, given in parts.
     #[inline]
     pub(super) fn write(&mut self, parts: [&[u8]; 3]) -> Result<(), WriteError> {
         self.attempt(|inner| {
@@ -59,7 +59,7 @@ impl<W: Write> CountingSink<W> {
     }
 }
 
-/// The captured length of a packet of `bytes` bytes, if readers accept it: at most `limit`.
+/// The captured length of a packet of `bytes` bytes, if it is at most `limit`.
 pub(super) fn captured_len(bytes: usize, limit: u32) -> Result<u32, WriteError> {
     let captured_len = u32::try_from(bytes).ok();
     captured_len

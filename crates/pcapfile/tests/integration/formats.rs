@@ -1,4 +1,4 @@
-//! Variants of pcap and pcapng that the writers of this crate do not write.
+//! Variants of pcap and pcapng, mostly variants that the writers of this crate do not write.
 
 use crate::common::{Packet, gzip, read_all};
 use retroscope_pcapfile::{CaptureReader, LinkType, Resolution};
