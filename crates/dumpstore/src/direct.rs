@@ -7,7 +7,7 @@
 //! So a large write is direct if its address and its offset have the same remainder
 //! ([`is_in_phase`]). The bytes before the first multiple of 4 KiB and after the last one are
 //! written through the cache, and so is every other write. The direct and the cached part of one
-//! write never share a page. If the file system refuses direct writes, all writes are cached.
+//! write usually share no page. If the file system refuses direct writes, all writes are cached.
 
 use std::{
     fs::File,

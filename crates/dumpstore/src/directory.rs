@@ -42,8 +42,8 @@ impl DumpDirectory {
     /// Makes the directory and its parents (0750, less the umask) if they are missing. As a trial,
     /// makes and removes a file.
     ///
-    /// If the process runs as root through sudo, new files belong to the calling user (`SUDO_UID`,
-    /// `SUDO_GID`).
+    /// If the process runs as root through sudo, new files are given to the calling user
+    /// (`SUDO_UID`, `SUDO_GID`), if the file system permits.
     ///
     /// # Errors
     /// The system refused to make the directory, or to make or remove the file.

@@ -19,7 +19,7 @@ use crate::{direct::SystemFile, store::Space};
 /// captured traffic.
 pub const DIRECTORY_MODE: u32 = 0o750;
 
-/// A file system. Errors are the system's errors.
+/// A file system. Errors are usually the system's errors.
 pub trait Disk: fmt::Debug + Send + Sync {
     /// Creates a file to read and write, with mode 0640 whatever the umask. The file must not exist
     /// yet.
@@ -83,10 +83,10 @@ pub trait DiskFile: FileExt + fmt::Debug + Send + Sync {
     /// Truncates or extends the file to this length.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
-    /// Returns when all data is on the disk, and drops the data from the page cache.
+    /// Returns when all data is on the disk. Usually also drops the data from the page cache.
     fn sync(&self) -> io::Result<()>;
 
-    /// Drops the file's data from the page cache, because nobody reads the data again soon.
+    /// Lets the system drop the file's data from the page cache, for data not read again soon.
     fn drop_cached_pages(&self) {}
 
     /// The device and inode numbers, which identify the file whatever its name.

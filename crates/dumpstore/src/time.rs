@@ -8,7 +8,7 @@ use jiff::Timestamp;
 /// number since 1970, with or without a fraction. A space before the offset counts as a plus sign
 /// that was not escaped in a link.
 ///
-/// The size of a number determines its unit:
+/// The size of a number, without its sign, determines its unit:
 ///
 /// - below 10¹¹: seconds
 /// - below 10¹⁴: milliseconds (from 1973 on)

@@ -25,9 +25,9 @@ use serde_json::Value;
 
 /// Interval at which the dump-keeper wakes without a request, if some space must stay free.
 const ROOM_EVERY: Duration = Duration::from_secs(1);
-/// Minimum interval between two listings of the directory, which find changes by other programs. If
-/// only limits are set, the dump-keeper wakes at this interval to check the limits. The pause after
-/// a failed deletion is as long.
+/// Minimum interval between two periodic listings of the directory, which find changes by other
+/// programs. If only limits are set, the dump-keeper wakes at this interval to check the limits.
+/// The pause after a failed deletion is as long.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// How long the writer of a dump waits for one answer of the dump-keeper about room on a full disk.
 /// The first listing of a large directory can take seconds.
@@ -85,7 +85,7 @@ pub(crate) enum KeeperRequest {
     Rules(HashMap<String, RuleRetention>),
     Hold(String, bool, SyncSender<io::Result<bool>>),
     Delete(String, Option<String>, SyncSender<Result<bool, String>>),
-    /// The file system is full. The reply says whether a dump was deleted.
+    /// The file system is full, or a quota is. The reply says whether a dump was deleted.
     Room(u64, SyncSender<bool>),
 }
 
@@ -169,7 +169,7 @@ impl KeeperHandle {
     /// Opens a capture file of a dump by the name that the dump lists.
     ///
     /// # Errors
-    /// As for [`Self::dumps`]. The inner error is that of the file system.
+    /// As for [`Self::dumps`]. The inner error is that of the file system, or `NotFound`.
     pub fn open_file(
         &self,
         id: &str,
@@ -197,7 +197,7 @@ impl KeeperHandle {
     }
 
     /// Deletes a dump on behalf of the client `by`. Fails if the dump is open or held. Returns
-    /// whether the dump existed.
+    /// whether a dump was deleted.
     ///
     /// # Errors
     /// As for [`Self::dumps`]. The inner error is a message for the user.
@@ -515,7 +515,7 @@ impl KeeperState {
     }
 
     /// Informs the user when held dumps alone begin to exceed the limit on the bytes of all dumps.
-    /// Every other dump is then deleted as soon as it is finished.
+    /// Every other dump is then usually deleted as soon as it is finished.
     fn tell_held(&mut self) {
         let held = self.listing.dumps().filter(|dump| dump.is_held);
         let held = held.fold(0_u64, |sum, dump| sum.saturating_add(dump.bytes));

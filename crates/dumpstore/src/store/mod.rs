@@ -70,7 +70,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The word in files.
+    /// The verdict in lower case, as in sidecars.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
