@@ -1,7 +1,7 @@
 //! Bounds the memory for the names and descriptions of a file's interfaces.
 //!
 //! A capture file may describe 65,536 interfaces with options of 64 KiB each, and compress to
-//! almost nothing. The names and descriptions of interfaces are only for people. So each text is
+//! almost nothing. The names and descriptions of interfaces are mostly for people. So each text is
 //! truncated, and the sum of the texts that readers keep is bounded.
 
 use std::sync::{

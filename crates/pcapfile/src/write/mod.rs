@@ -1,5 +1,5 @@
-//! Writes capture files. Writers have no buffer: callers that write to a file need a `BufWriter` of
-//! some 100 KiB.
+//! Writes capture files. Writers have no buffer: callers that write to a file should use a
+//! `BufWriter` of some 100 KiB.
 
 mod options;
 mod pcap;
