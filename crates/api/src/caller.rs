@@ -26,7 +26,7 @@ pub(crate) struct Caller {
     /// this `Caller` is stored in a session or link.
     pub(crate) address: Option<SocketAddr>,
     /// The session that the request's cookie names, or that the request has started by a login.
-    /// `None`: the request has no session.
+    /// `None`: the request uses no session.
     pub(crate) session: Option<Arc<Session>>,
 }
 

@@ -244,7 +244,7 @@ pub(crate) fn list(text: Option<&str>) -> Vec<String> {
     parts.map(str::to_owned).collect()
 }
 
-/// No parameters: an operation without parameters refuses every query parameter.
+/// No parameters: the operation refuses every query parameter.
 #[derive(Debug, Clone, Copy, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NoQuery {}

@@ -56,8 +56,8 @@ impl FlowPackets<'_> {
     /// Finds a packet in the ring.
     ///
     /// # Errors
-    /// 404: the packet was overwritten, or the token's filter excludes the packet. 422: the
-    /// recording never had this packet.
+    /// For example 404: the packet was overwritten, or the token's filter excludes the packet; and
+    /// 422: the recording never had this packet.
     pub(crate) fn packet(self, id: PacketId) -> Result<KeptPacket, Problem> {
         let stamp_ns = self.handle.stamp_of(id)?.ok_or_else(|| {
             Problem::not_found(format!(

@@ -17,7 +17,7 @@ use utoipa::{
 
 use crate::role::Role;
 
-/// Value of `Retry-After` for a manual trigger that started no dump because of a limit.
+/// Value of `Retry-After` for a suppressed manual trigger, for example because of a limit.
 const TRIGGER_AGAIN: Duration = Duration::from_secs(10);
 
 macro_rules! causes {
@@ -171,8 +171,8 @@ pub(crate) fn cause_schema() -> RefOr<Schema> {
 pub(crate) struct Problem {
     body: Box<ProblemBody>,
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// Whether the guard reports the refusal as an event, because the refusal is about the client's
-    /// identity, permissions or origin.
+    /// Whether the guard reports the refusal as an event. By default, only refusals of the causes
+    /// `Unauthenticated`, `Forbidden` and `Host` are reported.
     is_reported: bool,
 }
 
@@ -336,8 +336,7 @@ impl From<QueryError> for Problem {
     }
 }
 
-/// A refusal because of the client's identity, permissions or origin. The guard reports the refusal
-/// as an event.
+/// The reason and the client of a refusal that the guard reports as an event.
 #[derive(Debug, Clone)]
 pub(crate) struct WhyRefused {
     pub(crate) reason: String,

@@ -29,7 +29,7 @@ const LINKS_MAX: usize = 16;
 pub(crate) const LINK_LIFETIME: Duration = Duration::from_secs(60);
 /// Period in which failed logins are counted.
 const FAILURE_PERIOD: Duration = Duration::from_secs(60);
-/// Number of failed logins in a period after which the API refuses logins from an address.
+/// Failed logins in a period after which the API refuses logins of an address (IPv6: a /64).
 const FAILURES_MAX: u32 = 10;
 /// Maximum number of addresses with separate counts in a period. All other addresses share one
 /// count.
@@ -91,7 +91,7 @@ struct Open {
 struct Failures {
     /// Time of the first failure; `None`: no failure yet.
     since: Option<Instant>,
-    /// By address; `None`: all addresses beyond [`FAILING_ADDRESSES_MAX`].
+    /// By the result of [`Self::place`]; `None`: all addresses beyond [`FAILING_ADDRESSES_MAX`].
     counts: BTreeMap<Option<IpAddr>, u32>,
 }
 

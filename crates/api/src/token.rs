@@ -86,8 +86,8 @@ impl TokenLine {
     /// on the file orders concurrent calls, so that each name is written once.
     ///
     /// # Errors
-    /// A sentence: the line is wrong, its name is taken, the file has 1,000 tokens, or it cannot be
-    /// read or written.
+    /// A sentence: the line is wrong, its name is taken, or the file has 1,000 tokens, is invalid,
+    /// or cannot be read or written.
     pub fn append_to(&self, path: &Path) -> Result<(), String> {
         let shown = path.display();
         let failed = |error: io::Error| format!("{shown}: {error}");

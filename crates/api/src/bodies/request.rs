@@ -385,8 +385,8 @@ impl RuleBody {
         })
     }
 
-    /// The options of the rule: all fields except the trigger filter, `enabled`, `scan_past`, and
-    /// the fields that only the recorder sets.
+    /// The options of the rule, and the caller's account: all fields except the trigger filter,
+    /// `enabled`, `scan_past`, and the fields that only the recorder sets.
     pub(crate) fn request(&self, caller: &Caller) -> Result<TriggerRequest, Problem> {
         let keep = RetentionLimit {
             bytes: self.keep_bytes,

@@ -64,8 +64,8 @@ impl Dissector {
     /// Dissects `packets`, and returns the details of the packet with this index.
     ///
     /// # Errors
-    /// 501: `sharkd` is not installed, or the machine does not permit the sandbox. 504: `sharkd`
-    /// failed or reached a limit. 500: for example, the child process cannot be started.
+    /// 501: `sharkd` is not installed, or the machine does not permit the sandbox. 504: for
+    /// example, `sharkd` reached a limit. 500: for example, the child process cannot be started.
     pub(crate) fn frame(
         &self,
         packets: &[KeptPacket],

@@ -51,7 +51,7 @@ impl Exposition {
         }
     }
 
-    /// A family of counters, which only grow. `name` is without `_total`.
+    /// A family of counters. `name` is without `_total`.
     pub(super) fn counter(&mut self, name: &'static str, help: &'static str) -> Family<'_> {
         self.family(MetricKind::Counter, name, help)
     }

@@ -160,7 +160,7 @@ pub(crate) async fn read(
 ) -> Result<Json<SessionBody>, Denied> {
     let caller = match identify(&app, &Method::GET, &headers, transport) {
         Ok(caller) => Some(caller),
-        // For a client without a token and a valid session, the answer has `caller` = `null`.
+        // If the client has neither a token nor a valid session, the answer has `caller` = `null`.
         Err(denied) if denied.problem.is(Cause::Unauthenticated) && !has_token(&headers) => None,
         Err(denied) => return Err(denied),
     };
