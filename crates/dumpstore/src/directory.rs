@@ -46,7 +46,7 @@ impl DumpDirectory {
     /// (`SUDO_UID`, `SUDO_GID`), if the file system permits.
     ///
     /// # Errors
-    /// The system refused to make the directory, or to make or remove the file.
+    /// The directory cannot be made, or the file of the trial cannot be made or removed.
     pub fn open(path: &Path) -> io::Result<Self> {
         let owner = sudo_caller();
         let disk = SystemDisk { owner };
