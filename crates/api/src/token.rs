@@ -245,7 +245,7 @@ impl Tokens {
     /// Reads a file.
     ///
     /// # Errors
-    /// A sentence for the user: the file cannot be read or is invalid.
+    /// A sentence for the user: the file cannot be read, is invalid, or can be written by anyone.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let stamp = stamp(path);
         Ok(Self {
