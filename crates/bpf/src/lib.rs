@@ -98,8 +98,8 @@ pub const ANCILLARY_PACKET_TYPE: u32 = ANCILLARY + 4;
 /// Ancillary offset of the interface index (`SKF_AD_IFINDEX`).
 pub const ANCILLARY_INTERFACE: u32 = ANCILLARY + 8;
 
-/// All operation codes that libpcap's interpreter runs. A name consists of the operation, the size
-/// (`W`, `H`, `B`) or the source (`K`, `X`), and the addressing mode.
+/// All operation codes that libpcap's interpreter runs. A name consists of the operation and, if
+/// there are any, the size (`W`, `H`, `B`) or the source (`K`, `X`, `A`), and the addressing mode.
 #[expect(missing_docs, reason = "a name says it: see the module")]
 pub mod op {
     /// Bit in the codes of arithmetic operations and conditional jumps: the operand is `X` instead

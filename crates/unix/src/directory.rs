@@ -76,9 +76,9 @@ impl NewDirectories {
     /// Gives the new directories to a user.
     ///
     /// # Errors
-    /// The system's, or another user has replaced a directory. If this process is root: another
-    /// user may have made a link in the path, and so have chosen where the directories are. Root
-    /// then keeps the directories.
+    /// The system's, or another user may have replaced a directory. If this process is root:
+    /// another user may have made a link in the path, and so have chosen where the directories are.
+    /// Root then keeps the directories.
     pub fn give_to(&self, (uid, gid): Owner) -> io::Result<()> {
         if self.is_empty() {
             return Ok(());

@@ -18,8 +18,8 @@ use crate::{
 /// call this function.
 ///
 /// Root refuses a path through a link that another user may have made, or by `..` to a directory
-/// where another user can write. In such a directory root also refuses a file with a second name
-/// (hard link), and a file that is replaced during the call.
+/// where another user can write. In such a directory root also refuses a regular file with a second
+/// name (hard link), and a regular file that is replaced during the call.
 ///
 /// # Errors
 /// The system's, or one of these refusals.

@@ -6,7 +6,7 @@
 //! | `location` | where a path leads, without trust in the users who can change it |
 //! | `file`, `directory`, `socket` | make a file, directory or socket for another user; `file` also opens existing files |
 //! | `peer` | user, process and groups of a client: unix(7), credentials(7) |
-//! | `sys` | the two system calls that rustix does not have |
+//! | `sys` | two requests to the kernel that rustix does not have |
 
 mod directory;
 mod file;

@@ -1,11 +1,11 @@
 //! The directory and the name that a path leads to: path_resolution(7).
 //!
-//! Root makes files for another user, and this user may replace any part of the path by a link at
-//! any moment. The link must not lead root elsewhere. So [`FileLocation::find`] opens one directory
-//! after the other and keeps the last one open. Later steps use names in that directory only, never
-//! the path again. Links are followed one by one, each from the directory that contains the link.
-//! If the process is root, [`FileLocation::find`] refuses a link that another user may have made. A
-//! process that is not root follows all links: it usually has only the rights of its user.
+//! Root makes files for another user, and this user may be able to replace a part of the path by a
+//! link at any moment. The link must not lead root elsewhere. So [`FileLocation::find`] opens one
+//! directory after the other and keeps the last one open. Later steps use names in that directory
+//! only, never the path again. Links are followed one by one, each from the directory that contains
+//! the link. If the process is root, [`FileLocation::find`] refuses a link that another user may
+//! have made. Other processes follow this link too: they usually have only their user's rights.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -39,10 +39,10 @@ impl FileLocation {
     /// The location of a file, which need not exist.
     ///
     /// # Errors
-    /// A directory of the path is missing or may not be entered. The path, or the target of a link
-    /// at its end, has no name at its end (`/`, `..`). The path leads root through a link that
-    /// another user may have made, or by `..` into a directory where another user can move the
-    /// directory that it came from.
+    /// A directory of the path is missing, is no directory, or may not be entered. The path leads
+    /// through more than [`LINKS_MAX`] links. The path, or the target of a link at its end, has no
+    /// name at its end (`/`, `..`). The path leads root through a link that another user may have
+    /// made, or by `..` into a directory where another user may write.
     pub(crate) fn find(path: &Path) -> io::Result<Self> {
         let mut walk = PathWalk::new(path)?;
         loop {
@@ -89,7 +89,7 @@ impl PathWalk {
         Ok(walk)
     }
 
-    /// Goes on along `path` from here.
+    /// Goes on along `path`: from here if it is relative.
     fn follow_path(&mut self, path: &Path) -> Result<(), Errno> {
         if path.is_absolute() {
             self.at = open_directory("/")?;
@@ -162,15 +162,15 @@ fn is_link(directory: impl AsFd, name: &OsStr) -> bool {
 }
 
 /// Whether another user may have put a link into a directory. In a sticky directory, as `/tmp`,
-/// only the owners of the directory and of a link can replace the link: inode(7).
+/// only root and the owners of the directory and of a link can replace the link: inode(7).
 fn may_be_foreign(link: &Stat, directory: &Stat) -> bool {
     let is_sticky = directory.st_mode & 0o1000 != 0;
     let is_own = is_own(link) && is_own(directory) && is_sticky;
     is_shared(directory) && !is_own
 }
 
-/// Whether another user can write to a directory: make names there, and rename or remove names. In
-/// a sticky directory that user may rename and remove only the names of own files. Always `false`
+/// Whether another user may be able to make, rename or remove names in a directory. In a sticky
+/// directory of root, other users rename and remove only names of their own files. Always `false`
 /// if this process is not root. The bits of the group include all users whom an access control list
 /// lets write: acl(5).
 pub(crate) fn is_shared(directory: &Stat) -> bool {

@@ -57,7 +57,7 @@ pub trait Bind: Sized {
     /// Connects to a socket of this kind.
     ///
     /// # Errors
-    /// `ConnectionRefused`: no program has the socket open.
+    /// The system's; `ConnectionRefused`: no program listens on the socket.
     fn connect(path: &Path) -> io::Result<()>;
 }
 
@@ -112,12 +112,12 @@ struct Staging<'p> {
 }
 
 impl<S: Bind> BoundSocket<S> {
-    /// Makes a socket of mode 0660 that belongs to `owner`. A socket that no program has open any
-    /// more is replaced. If the file cannot be removed at the end, `notifier` gets a sentence. Any
-    /// thread may call this function.
+    /// Makes a socket of mode 0660 that belongs to `owner`. A socket on which no program listens is
+    /// replaced. If the file cannot be removed at the end, `notifier` gets a sentence. Any thread
+    /// may call this function.
     ///
     /// # Errors
-    /// A sentence, for example: a program has the socket open, a file that is no socket has the
+    /// A sentence, for example: another program listens there, a file that is no socket has the
     /// name, or the system's error.
     pub fn bind(path: &Path, owner: Owner, notifier: &Notifier) -> Result<Self, String> {
         let shown = path.display();
@@ -225,7 +225,7 @@ impl<'p> Staging<'p> {
 impl Drop for Staging<'_> {
     fn drop(&mut self) {
         let _ = self.clear();
-        // If that fails, the next program takes the directory over.
+        // If that fails, the next program of this user takes the directory over.
         let _ = unlinkat(&self.location.directory, &self.name, AtFlags::REMOVEDIR);
     }
 }
@@ -264,7 +264,7 @@ impl FileLocation {
 }
 
 /// The path of a name in an open directory: proc_pid_fd(5). The link leads to the directory
-/// itself, even if the directory was renamed. Where `/proc` is mounted, a process sees its links.
+/// itself, even if the directory was renamed. If `/proc` is mounted, a process sees its own links.
 fn path_in(directory: impl AsFd, name: &OsStr) -> PathBuf {
     let descriptor = directory.as_fd().as_raw_fd();
     PathBuf::from(format!("/proc/self/fd/{descriptor}")).join(name)

@@ -1,5 +1,5 @@
-//! Two system calls that rustix and nix do not have: `SO_PEERGROUPS` of unix(7) sockets, since
-//! Linux 4.13, and close_range(2), since Linux 5.9.
+//! Two requests to the kernel that rustix and nix do not have: `SO_PEERGROUPS` of unix(7) sockets,
+//! since Linux 4.13, and close_range(2), since Linux 5.9.
 #![expect(
     unsafe_code,
     reason = "a socket option of variable length; close_range(2)"
