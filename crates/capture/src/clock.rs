@@ -13,8 +13,8 @@ pub const SECOND_NS: i64 = 1_000_000_000;
 pub const CLOCK_STEP_NS: i64 = 100_000_000;
 
 /// A real-time reading and a monotonic reading belong together if the monotonic readings around the
-/// real-time reading are at most this far apart, ns. The three readings take less than a
-/// microsecond; with an interrupt in between they take a few microseconds; a thread that loses its
+/// real-time reading are at most this far apart, ns. The three readings usually take less than a
+/// microsecond, and with an interrupt in between a few microseconds. A thread that loses its
 /// processor may need longer than the limit. The limit is one hundredth of a step.
 pub(crate) const READ_GAP_NS_MAX: i64 = CLOCK_STEP_NS / 100;
 
@@ -148,7 +148,7 @@ pub fn sleep_until(deadline_ns: i64) {
         tv_sec: deadline_ns.div_euclid(SECOND_NS),
         tv_nsec: deadline_ns.rem_euclid(SECOND_NS),
     };
-    // An interrupted sleep is only a short sleep: the caller reads the clock anyway.
+    // An interrupted sleep is only a short sleep, which the callers allow for.
     let _ = rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &deadline);
 }
 
@@ -201,7 +201,7 @@ mod tests {
         let mut pauses = [300 * MS; 2 * READINGS_MAX + 1];
         (pauses[4], pauses[5]) = (2 * MS, 3 * MS);
         assert_eq!(read(&pauses), (-3 * MS - 50, false));
-        // The attempts end although the clocks never get closer.
+        // The attempts end although the readings never get closer.
         assert_eq!(read(&[300 * MS; 100]), (-300 * MS - 50, false));
     }
 

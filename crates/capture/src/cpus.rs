@@ -1,5 +1,5 @@
-//! Lists of CPUs in the format of the kernel and of `taskset -c`, the CPUs near an interface, and
-//! the assignment of CPUs to threads.
+//! Lists of CPUs such as `0-3,8`, the CPUs near an interface, and the assignment of CPUs to
+//! threads.
 
 use std::{
     fs,
@@ -39,9 +39,9 @@ impl CpuList {
         text.trim().parse().unwrap_or_default()
     }
 
-    /// The CPUs near the device of an interface. Empty if these CPUs are unknown, or are all CPUs
-    /// of the machine. Also empty if the interface under `sys` has another index than `index`, and
-    /// so belongs to another network namespace.
+    /// The CPUs near the device of an interface. Empty if these CPUs are unknown, or include all
+    /// CPUs that are online. Also empty if the interface under `sys` has another index than
+    /// `index`, for example because it belongs to another network namespace.
     pub fn near(sys: &Path, interface: &str, index: i32) -> Self {
         let directory = sys.join("class/net").join(interface);
         let found = fs::read_to_string(directory.join("ifindex")).unwrap_or_default();
@@ -51,8 +51,8 @@ impl CpuList {
         Self::read(&directory.join("device/local_cpulist")).unless_everywhere(sys)
     }
 
-    /// The CPUs of a NUMA node. Empty if the machine has no other CPUs, or if `node` is negative
-    /// (the kernel's number for a device without a node).
+    /// The CPUs of a NUMA node. Empty if they are unknown, if no other CPU is online, or if `node`
+    /// is negative (the kernel's number for a device without a node).
     pub fn of_node(sys: &Path, node: i32) -> Self {
         let path = sys.join(format!("devices/system/node/node{node}/cpulist"));
         Self::read(&path).unless_everywhere(sys)

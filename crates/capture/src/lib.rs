@@ -2,14 +2,14 @@
 //!
 //! A [`Source`] is probed, then opened into [`Queue`]s. Each queue belongs to one thread; a thread
 //! may serve several queues. A queue lends its frames in the engine's own memory, one [`Burst`] at
-//! a time. Each engine below is one module. The module of a live engine has its unsafe code in a
+//! a time. Each engine is one module below. The module of a live engine has its unsafe code in a
 //! submodule `sys`. The live engines share the code of `live`; files and streams over TCP share the
 //! code of `records`. DPDK and the generator are engines in other crates.
 //!
 //! - [`mod@file`]: pcap and pcapng files,
 //! - [`af_packet`]: live interfaces through TPACKET_V3,
 //! - [`af_xdp`]: live interfaces that are taken away from the host,
-//! - [`pcap_live`]: every device that the system's libpcap opens,
+//! - [`pcap_live`]: devices that the system's libpcap opens,
 //! - [`pcap_over_ip`]: pcap and pcapng streams over TCP,
 //! - [`rss`]: whether a NIC's hash keeps the two directions of a conversation together,
 //! - [`send`]: sends bursts out of a live interface.
@@ -17,7 +17,7 @@
 //! [`quantity`] parses numbers with units, for example in program options and in source names such
 //! as `generate:rate=500kpps`.
 //!
-//! The recorder relies on two rules that all engines keep. A watermark never passes the frames of
+//! The recorder relies on two rules that all engines keep. A watermark covers only bursts before
 //! the burst that is being lent. After all stopped queues of a source have returned
 //! [`QueueStatus::End`], the sum of their `received`, if known, equals the lent plus the lost
 //! frames. Otherwise a [`SourceEvent::Notice`] has reported a difference or a failed stop.

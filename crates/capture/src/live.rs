@@ -31,8 +31,8 @@ pub(crate) const CLOSED_DRAIN_NS: i64 = 100_000_000;
 /// How long a stopped queue goes on if its intake cannot be cut off and packets keep arriving.
 pub const OPEN_DRAIN_NS: i64 = 100_000_000;
 
-/// Longest time that a packet spends in the kernel's receive path. The path takes microseconds; the
-/// limit allows for a virtual CPU that is descheduled in the path.
+/// Longest time that a packet may spend in the kernel's receive path. The path takes microseconds;
+/// the limit allows for a virtual CPU that is descheduled in the path.
 pub(crate) const RECEIVE_PATH_NS: i64 = 12_000_000;
 
 /// Index in [`Queue::interfaces`] of the interface's second entry: packets with the NIC's stamps.
@@ -107,7 +107,7 @@ pub trait LiveEngine: Send + fmt::Debug {
     /// has passed or because the intake could not be cut off.
     fn balance(&mut self, is_over: bool) -> StopBalance;
 
-    /// Called when the queue has ended with an error, or when the intake could not be stopped.
+    /// Called when the queue has ended with an error, or when [`CutOff::Refused`] has ended it.
     fn close(&mut self) {}
 
     /// As [`Queue::statistics`]. `now_ns` is the system clock.

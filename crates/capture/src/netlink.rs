@@ -36,13 +36,12 @@ const STRICT: i32 = 12;
 const HEADER: usize = 16;
 const ATTRIBUTE: usize = 4;
 
-/// Bytes of the buffer for a part of an answer. The kernel makes parts of 32 KiB at most
+/// Bytes of the buffer for a part of an answer. The kernel usually makes parts of 32 KiB at most
 /// (`netlink_dump` of `net/netlink/af_netlink.c`).
 const PART_BYTES: usize = 64 << 10;
 
 /// Number of attempts to read a list that changes during the reading. Where pods start and stop all
-/// the time, a list of links changes every few milliseconds; reading the list takes less than a
-/// millisecond.
+/// the time, a list of links may change every few milliseconds. Most readings take less time.
 const TRIES: usize = 64;
 
 /// A netlink socket. Making a socket needs no privilege.
@@ -76,7 +75,7 @@ impl NetlinkRequest {
         Self(bytes).padded()
     }
 
-    /// Adds an attribute of at most 64 bytes.
+    /// Adds an attribute with a value of at most 64 bytes.
     pub(crate) fn with(mut self, kind: u16, value: &[u8]) -> Self {
         assert!(value.len() <= 64, "questions are short");
         #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
@@ -332,10 +331,10 @@ const DEVICE_INDEX: u16 = 1;
 const DEVICE_METADATA: u16 = 5;
 const METADATA_STAMP: u8 = 1;
 
-/// Counters of an interface since its creation.
+/// Counters of an interface, usually since its creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LinkCounters {
-    /// Packets for which the NIC had no room. Drivers use one of two counters, and one counter may
+    /// Packets for which the NIC had no room. Drivers use one of two counters or both, and one may
     /// include the other, so this is the greater counter.
     pub(crate) missed: u64,
     /// Packets that the kernel or the driver dropped, for example because an input queue was full

@@ -2,7 +2,7 @@
 //!
 //! The server is a program that captures: `tcpdump -U -w - | nc -l 57012`, a sensor, or a TLS proxy
 //! that sends decrypted traffic. A client that connects gets the stream, which the server may
-//! compress with gzip or zstd. The protocol has no authentication, no counters and no end mark.
+//! compress with gzip or zstd. The protocol has no authentication and no end mark.
 //!
 //! # One connection
 //! The source connects once, and the end of the stream is the end of the source. With a second
@@ -63,10 +63,10 @@ pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Number of probes without an answer after which TCP closes the connection (`TCP_KEEPCNT`).
 pub const KEEPALIVE_PROBES: u32 = 3;
 
-/// Number of bytes that is enough to identify the format: the length of a pcap file header.
+/// Bytes that are enough to identify an uncompressed format: the length of a pcap file header.
 const HEADER_BYTES: usize = 24;
 
-/// Whether `name` has the form of a pcap-over-IP source.
+/// Whether `name` begins as the name of a pcap-over-IP source.
 #[must_use]
 pub fn is_address(name: &str) -> bool {
     name.get(..PREFIX.len())

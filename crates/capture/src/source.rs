@@ -7,12 +7,12 @@ use retroscope_packet::{Direction, LinkType, VlanTag};
 use crate::{Offer, af_xdp::XdpMode, poll};
 
 /// An origin of packets. A source is opened in two phases: the recorder can make its [`Offer`] only
-/// after all sources have reported their link types, and it fills memory between the phases.
+/// after all sources have reported their link types, and makes its ring between the phases.
 pub trait Source: Send + fmt::Debug {
     /// The name that a user gave or recognizes: `eth0`, `big.pcapng`, `generate:flows=10`.
     fn name(&self) -> &str;
 
-    /// First phase: acquires the privileges, memory and kernel objects that the engine needs.
+    /// First phase: needs privileges, and usually acquires the engine's memory and kernel objects.
     /// `queues` is the number of threads that the caller prefers, at least 1. An engine may open
     /// fewer or more queues. If possible, the engine rejects packets that arrive before the second
     /// phase.
@@ -45,8 +45,8 @@ pub trait Probed: Send + fmt::Debug {
     fn link_types(&self) -> Vec<LinkType>;
 
     /// Second phase. The engine filters and truncates as [offered](Offer) if it can. Another engine
-    /// ignores the offer, and the caller filters and truncates the frames. The queues need no
-    /// privilege.
+    /// ignores the offer, and the caller filters and truncates the frames. The queues usually need
+    /// no privilege.
     ///
     /// # Errors
     /// [`SourceError`], whose text is one sentence for the user.
@@ -143,10 +143,10 @@ pub trait Queue: Send + fmt::Debug {
     /// most 65535.
     fn interfaces(&self) -> &[InterfaceInfo];
 
-    /// Returns the previous burst to the engine and waits for the next burst, at most `wait`. On a
-    /// busy link an engine may take some milliseconds more, instead of waking up for a few packets.
-    /// On a busy link the engine may also leave packets in the kernel, longer if `wait` is longer,
-    /// up to [`REST_NS_MAX`].
+    /// Returns the previous burst to the engine and waits for the next burst, at most `wait`. The
+    /// reader of a silent pipe may wait longer. On a busy link an engine may take some milliseconds
+    /// more, instead of waking up for a few packets. On a busy link the engine may also leave
+    /// packets in the kernel, longer if `wait` is longer, up to [`REST_NS_MAX`].
     ///
     /// # Errors
     /// A [`SourceError`] ends the queue. Frames that were lent before still count, and every later
@@ -177,7 +177,7 @@ pub trait Queue: Send + fmt::Debug {
     }
 
     /// Whether every lent frame has passed the [offered](Probed::open) filter.
-    /// [`SourceStatistics::received`] then does not include refused frames, and no counter does.
+    /// [`SourceStatistics`] then do not include refused frames.
     fn is_filtered(&self) -> bool {
         false
     }
@@ -332,7 +332,7 @@ pub struct FrameMeta {
     /// Bytes captured, without the tag in `vlan`.
     pub captured_len: u32,
     /// Bytes on the wire, without the tag in `vlan` and usually without the frame check sequence.
-    /// At least `captured_len` except in malformed files.
+    /// At least `captured_len` except in malformed files and streams.
     pub wire_len: u32,
     /// Index into [`Queue::interfaces`].
     pub interface: u16,
@@ -446,7 +446,7 @@ pub enum LossCause {
     /// The kernel's capture memory was full, or the packet was lost on its way through this memory,
     /// for example because its descriptor was malformed.
     Kernel,
-    /// The program that captured the packets lost them before they reached this host.
+    /// The program that captured the packets lost them before it sent them to the engine.
     Upstream,
     /// The NIC refused the packet: damaged on the wire, or of an unsupported length.
     Damaged,

@@ -72,8 +72,8 @@ pub(crate) fn check(result: c_int) -> io::Result<c_int> {
     Ok(result)
 }
 
-/// Maps `bytes` of a descriptor, starting at `offset`, shared with the kernel, with all pages
-/// present.
+/// Maps `bytes` of a descriptor, starting at `offset`, shared with the kernel. Requests all pages
+/// at once (`MAP_POPULATE`).
 pub(crate) fn map_shared(descriptor: impl AsFd, bytes: usize, offset: u64) -> io::Result<MmapRaw> {
     let descriptor = descriptor.as_fd().as_raw_fd();
     let mut options = MmapOptions::new();
@@ -81,7 +81,7 @@ pub(crate) fn map_shared(descriptor: impl AsFd, bytes: usize, offset: u64) -> io
     options.map_raw(descriptor)
 }
 
-/// Maps `bytes` of zeros, with all pages present.
+/// Maps `bytes` of zeros. Requests all pages at once (`MAP_POPULATE`).
 pub(crate) fn map_zeros(bytes: usize) -> io::Result<MmapRaw> {
     let mapping = MmapOptions::new().len(bytes).populate().map_anon()?;
     Ok(mapping.into())

@@ -1,11 +1,11 @@
 //! Whether packets get the time stamps of the NIC.
 //!
-//! A NIC that stamps packets reads the NIC's PTP hardware clock. Ring time, windows and watermarks
-//! use the system's clock. Another program, such as phc2sys, must synchronize the two clocks. So a
-//! stamp of the NIC must be within [`NIC_AHEAD_NS_MAX`] and [`NIC_BEHIND_NS_MAX`] of the packet's
-//! time on the system's clock. AF_PACKET knows this time only roughly: between the opening of the
-//! packet's block and the fetch of the block. The stamp must also not be older than the queue's
-//! watermark. An engine of this crate uses no other stamp of the NIC.
+//! A NIC stamps packets by its own PTP hardware clock. Ring time, windows and watermarks use the
+//! system's clock. Another program, such as phc2sys, must synchronize the two clocks. So a stamp of
+//! the NIC must be within [`NIC_AHEAD_NS_MAX`] and [`NIC_BEHIND_NS_MAX`] of the packet's time on
+//! the system's clock. AF_PACKET knows this time only roughly: between the opening of the packet's
+//! block and the fetch of the block. The stamp must also not be older than the queue's watermark.
+//! AF_PACKET and AF_XDP use no other stamp of the NIC.
 //!
 //! Which packets a NIC stamps is a setting of the whole NIC. [`TimeStamps::Auto`] never changes the
 //! setting. [`TimeStamps::Hardware`] changes only the setting "no packets". A setting for some

@@ -37,10 +37,10 @@ impl Watermark {
     /// bursts. `clock_ns`: the system clock when the burst was fetched; `None`: the stamps may
     /// come from another clock.
     ///
-    /// While packets arrive without a pause, nobody checks the clocks for a step back, so this
-    /// function detects the step. If the clock is earlier than the promise, the clock was set back
-    /// and the promise follows. A stamp later than the clock is from before the step, and counts as
-    /// the time of the clock.
+    /// While packets arrive without a pause, the queue does not compare the clocks, so this
+    /// function detects a step back. If the clock is earlier than the promise, the clock was set
+    /// back and the promise follows. A stamp later than the clock, for example from before the
+    /// step, counts as the time of the clock.
     pub fn on_burst(&mut self, newest_ns: i64, clock_ns: Option<i64>) {
         self.on_given_back();
         let Some(clock_ns) = clock_ns else {

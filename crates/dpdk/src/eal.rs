@@ -2,7 +2,7 @@
 //!
 //! A process starts the environment once, and keeps it until the process ends, because DPDK cannot
 //! start the environment again. The environment gets only the main lcore, which does not receive:
-//! the recorder's threads receive, are pinned by the recorder, and register with the environment.
+//! the recorder's threads receive, and register with the environment.
 //! If all devices are vdevs, the environment runs without hugepages by default. It never makes
 //! files in /run to which other processes can attach.
 
@@ -34,8 +34,8 @@ pub struct EalConfig {
 /// Default MiB of memory without hugepages. The system allocates the memory when it is used.
 const MEMORY_MIB: u32 = 512;
 
-/// Refused arguments: they would create lcores or a thread that keeps all privileges, or end the
-/// program. Each with a replacement.
+/// Refused arguments, each with a replacement. Most would create lcores or a thread that keeps all
+/// privileges, or would end the program.
 const REFUSED: [(&str, &str); 11] = [
     ("--telemetry", "--json"),
     ("-l", "cpus"),
@@ -94,7 +94,7 @@ impl EalConfig {
         let mut arguments = vec!["retroscope".to_owned()];
         let are_vdevs = devices.iter().all(DpdkDevice::is_vdev);
         if !says(&MEMORY) {
-            // A NIC needs hugepages, into which it can write. With `--in-memory` the hugepages
+            // A NIC usually needs hugepages, into which it can write. With `--in-memory` they
             // vanish with the process. Vdevs need no hugepages.
             let pages = if are_vdevs {
                 "--no-huge"

@@ -18,7 +18,7 @@
 //!
 //! # Threads and memory
 //! The engine does not use DPDK's own worker threads (lcores). The recorder's inserters receive,
-//! pinned by the recorder, and register with the environment. Each thread has a pool of buffers in
+//! may be pinned, and register with the environment. Each thread has a pool of buffers in
 //! one block of memory, allocated once. A burst lends buffers, and the next call returns them
 //! together. A frame of several buffers, or of a foreign buffer, is copied to private room after
 //! the pool.

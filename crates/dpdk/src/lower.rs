@@ -2,7 +2,7 @@
 //!
 //! A driver keeps the socket that it opened at the start. After the removal of the interface the
 //! socket receives no more packets, even if an interface of the same name exists again. Opening
-//! another socket needs privileges that the process no longer has. So the device ends.
+//! another socket needs privileges that the process may no longer have. So the device ends.
 
 use std::io;
 

@@ -5,9 +5,9 @@
 //! The counters belong to the port, so its first queue reports all counters. The other queues
 //! report only the frames that they dropped as too long or malformed. `received` is `ipackets` plus
 //! the packets lost before: `nic` is `imissed`, `damaged` is `ierrors`, `no-buffer` is `rx_nombuf`.
-//! Each queue counts the packets that it took; at the end, the sum is compared with `ipackets`.
-//! After a stop the first queue waits up to 1 s for the ends of the other queues, so that the sum
-//! is complete.
+//! Each queue counts the packets that it took; at the end, the sum is compared with `ipackets` of
+//! the stop. After a stop the first queue waits up to 1 s for the ends of the other queues, so that
+//! the sum is complete.
 //!
 //! # Stop
 //! DPDK cannot close a queue without discarding its waiting packets. So a stopped queue goes on

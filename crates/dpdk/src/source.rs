@@ -21,9 +21,9 @@ use retroscope_capture::{
 
 /// A device of DPDK that implements [`Source`].
 ///
-/// A NIC needs hugepages. It must be bound to `vfio-pci` or a UIO driver, unless its kernel driver
-/// stays active next to DPDK's driver (mlx5). A vdev needs the privileges of the interface below
-/// it: `net_af_packet` needs CAP_NET_RAW in the network namespace of the thread that calls
+/// A NIC usually needs hugepages. It must be bound to `vfio-pci` or a UIO driver, unless its kernel
+/// driver stays active next to DPDK's driver (mlx5). A vdev needs the privileges of the interface
+/// below it: `net_af_packet` needs CAP_NET_RAW in the network namespace of the thread that calls
 /// [`Source::probe`]. The queues need no privilege.
 #[derive(Debug)]
 pub struct DpdkSource(pub DpdkConfig);

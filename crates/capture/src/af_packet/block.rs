@@ -213,9 +213,9 @@ impl BlockWalk {
 }
 
 impl PartSummary {
-    /// Uses the NIC's stamp of a frame if the stamp agrees with the system's clock, at most the
-    /// time of the fetch. The kernel gives one stamp a packet, so the time of the fetch replaces a
-    /// stamp that does not agree.
+    /// Uses the NIC's stamp of a frame if the stamp agrees with the system's clock; a stamp after
+    /// the fetch becomes the time of the fetch. The kernel gives one stamp a packet, so the time of
+    /// the fetch replaces a stamp that does not agree.
     fn check_stamp(&mut self, frame: &mut FrameMeta, range: NicStampRange) {
         self.nic_stamped += 1;
         let stamp_ns = frame.time_ns;

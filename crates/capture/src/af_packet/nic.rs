@@ -2,8 +2,8 @@
 //! their growth since the opening counts.
 //!
 //! # Input queues
-//! A packet waits in the input queue of a CPU before any tap if a driver does not poll (veth,
-//! loopback), or if packets are steered to other CPUs (RPS): `enqueue_to_backlog` of
+//! A packet waits in the input queue of a CPU before any tap if a driver does not poll (loopback,
+//! usually veth), or if packets are steered to other CPUs (RPS): `enqueue_to_backlog` of
 //! `net/core/dev.c`. A full queue drops the packet, and the kernel counts the drop in two counters.
 //! The second column of `/proc/net/softnet_stat` has the drops of all interfaces together. The
 //! interface's `rx_dropped` also has other drops. So the number of dropped packets of the interface

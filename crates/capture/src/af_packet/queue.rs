@@ -32,10 +32,10 @@ use crate::{
 /// they are full. If fewer than 1.5 blocks arrive in this time, the queue waits for each block.
 const BLOCKS_WAIT_NS: i64 = 8_000_000;
 
-/// Longest nap if blocks are full before their retire time. On a virtual machine a wake-up took 20
-/// to 40 µs of processor time, and 80 µs with the following system calls and cold caches. That is
-/// as much as a thousand packets of 64 bytes. The nap delays the queue's watermark by the same
-/// time.
+/// Longest nap if blocks are full before their retire time and the watermark is needed. On a
+/// virtual machine a wake-up took 20 to 40 µs of processor time, and 80 µs with the following
+/// system calls and cold caches. That is as much as a thousand packets of 64 bytes. The nap delays
+/// the queue's watermark by the same time.
 const FULL_BLOCKS_WAIT_NS: i64 = 16_000_000;
 
 /// Longest nap for full blocks if nobody waits for the watermark, that is, if the caller allows a

@@ -14,7 +14,7 @@ const HOLD_MS: u64 = 60;
 /// on the wire and 152 in the ring.
 const GROWTH: u64 = 2;
 
-/// Assumed speed if the driver does not report one (virtio, tun), Mbit/s.
+/// Assumed speed if the driver does not report one, Mbit/s.
 const SPEED_MBIT: u64 = 10_000;
 
 /// Bounds of a queue's memory, bytes.

@@ -1,8 +1,8 @@
 //! Why the watermark of a live queue holds. The rules are in [`crate::watermark`].
 //!
 //! The watermark T promises that no packet older than T will arrive, even if the link is silent.
-//! Let `t` be the system clock, read *before* checking the ring. In softirq context, the kernel
-//! stamps a packet and places it in the open block without interruption, well within
+//! Let `t` be the system clock, read *before* checking the ring. The kernel usually stamps a
+//! received packet and places it in the open block within one softirq, well within
 //! [`DELIVERY_DELAY_NS_MAX`]. Placing a packet raises the block's packet count, which this process
 //! can read. So:
 //!

@@ -1,4 +1,4 @@
-//! Live capture through AF_XDP: packets leave the kernel directly after the driver, into memory of
+//! Live capture through AF_XDP: packets leave the kernel before its other receivers, into memory of
 //! this process.
 //!
 //! **AF_XDP takes packets away from the host.** A recorded packet reaches no other socket, bridge
@@ -45,8 +45,8 @@
 //! # Long frames
 //! A frame longer than a chunk arrives in several chunks only if the MTU allows such frames at the
 //! start, or if the network stack runs the program. In other cases the engine does not request
-//! several chunks, because the request makes a driver copy whose zero-copy supports only one buffer
-//! per frame. If the MTU is raised later, a notice says so, and longer frames are counted as lost.
+//! several chunks: the request makes a driver copy whose zero-copy supports only one buffer per
+//! frame. If the MTU is raised later, a notice says so, and longer frames are counted as lost.
 //!
 //! # Minimum kernel version
 //! 5.9 for the link, 5.11 for busy polling, 6.6 for frames longer than a chunk, 6.7 for the NIC's

@@ -56,9 +56,9 @@ const SPARES_MAX: usize = 64;
 /// A live interface through AF_XDP that implements [`Source`].
 ///
 /// Opening needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, and CAP_IPC_LOCK or a sufficient limit of
-/// locked memory. The queues need no privilege. The source captures in the network namespace of the
-/// thread that calls [`Source::probe`]. To find an interface that comes back, the queues must run
-/// in the same namespace.
+/// locked memory. Since Linux 5.19 the queues need no privilege. The source captures in the network
+/// namespace of the thread that calls [`Source::probe`]. To find an interface that comes back, the
+/// queues must run in the same namespace.
 #[derive(Debug)]
 pub struct XdpSource {
     config: XdpConfig,

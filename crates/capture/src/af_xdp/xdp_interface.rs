@@ -1,8 +1,8 @@
 //! An interface by its name: whether it may be taken from the host, and sockets for its queues.
 //!
 //! A removed interface loses its index; another interface of the same name is a new interface. A
-//! socket can be bound only once (`xsk_bind` of `net/xdp/xsk.c`). So each queue keeps spare
-//! sockets, which were made while the process had the privilege. Binding a spare needs no privilege.
+//! socket can be bound only once (`xsk_bind` of `net/xdp/xsk.c`). So each queue keeps spares, which
+//! were made while the process had the privilege. Binding a spare needs no privilege.
 
 use std::io;
 

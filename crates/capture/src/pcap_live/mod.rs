@@ -1,4 +1,4 @@
-//! libpcap as an engine: any device that the system's libpcap opens.
+//! libpcap as an engine: devices that the system's libpcap opens.
 //!
 //! Each of the other live engines uses one capture interface of the kernel or of DPDK. This engine
 //! leaves that choice to libpcap, which opens devices such as `any`, `usbmon0` or `bluetooth0`.

@@ -158,8 +158,8 @@ impl LiveEngine for PcapEngine {
         until_ns: i64,
     ) -> Result<(), SourceError> {
         let mut wait_ns = until_ns.saturating_sub(now_ns);
-        // After an interface went down, libpcap requires a call every millisecond until it knows
-        // whether the interface was removed. If the removal is known, the calls are unnecessary.
+        // After an interface went down, libpcap requires a call every millisecond, to detect its
+        // removal. If the removal is known, the calls are unnecessary.
         if let Some(limit) = self.handle.poll_limit().filter(|_| !live.presence.is_gone) {
             wait_ns = wait_ns.min(clock::duration_ns(limit));
         }

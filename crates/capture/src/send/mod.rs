@@ -122,8 +122,8 @@ impl LiveSender {
     /// # Errors
     /// [`SourceError::InterfaceDown`], [`SourceError::InterfaceGone`],
     /// [`SourceError::FrameTooLong`], [`SourceError::NoRoom`] if the interface accepts no frame for
-    /// a second (see [`Self::timeout_ns`]), or [`SourceError::System`]. Frames that were certainly
-    /// sent before the error are counted.
+    /// [`Self::timeout_ns`], or [`SourceError::System`]. Frames that were certainly sent before the
+    /// error are counted.
     pub fn send(&mut self, burst: Burst<'_>) -> Result<(), SourceError> {
         let mut frames = burst.frames;
         while !frames.is_empty() {

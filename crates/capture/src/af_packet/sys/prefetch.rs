@@ -1,8 +1,8 @@
 //! Prefetch hints to the processor.
 #![expect(unsafe_code, reason = "an instruction that takes an address")]
 
-/// Prefetches the cache line of `bytes` at `index` into the cache of this level, 1 or 2. The index
-/// may be beyond the end.
+/// Requests the cache line of `bytes` at `index` for the cache of this level, 1 or 2. The index may
+/// be beyond the end. Does nothing on processors other than x86-64 and AArch64.
 #[inline(always)]
 pub(crate) fn prefetch<const LEVEL: u8>(bytes: &[u8], index: usize) {
     const { assert!(LEVEL == 1 || LEVEL == 2) };

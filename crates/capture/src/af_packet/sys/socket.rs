@@ -101,7 +101,7 @@ impl PacketSocket {
         blocks: u32,
         retire_ms: u32,
     ) -> io::Result<()> {
-        // Version 3 ignores the frame size. The kernel only checks that whole frames fit a block.
+        // The kernel checks the frame size, but version 3 does not use it.
         let frame_bytes = 2048;
         let version = libc::tpacket_versions::TPACKET_V3 as c_int;
         self.set_packet(libc::PACKET_VERSION, &version)?;
@@ -128,8 +128,8 @@ impl PacketSocket {
     }
 
     /// Makes the kernel stamp packets once for all sockets, where they enter
-    /// (`net_enable_timestamp`, socket(7) `SO_TIMESTAMPNS`). Otherwise each packet socket stamps
-    /// the packets of its ring separately, each a little later than the previous socket.
+    /// (`net_enable_timestamp`, socket(7) `SO_TIMESTAMPNS`). Otherwise each packet socket usually
+    /// stamps the packets of its ring separately, each a little later than the previous socket.
     pub(crate) fn stamp_on_arrival(&self) -> io::Result<()> {
         set_option(self, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32)
     }

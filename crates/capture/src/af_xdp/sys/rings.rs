@@ -15,7 +15,7 @@
 //! - **X1** the kernel's release store of a producer index, after its writes of entries and its
 //!   last access to the chunks, paired with the Acquire load in [`ConsumerRing::available`].
 //! - **X2** the Release store in [`ConsumerRing::release`], after our reads of the entries, paired
-//!   with the kernel's acquire load.
+//!   with the kernel's load, on whose value the kernel's next writes of entries depend.
 //! - **X3** the Release store in [`ProducerRing::publish`], after our stores of entries and all our
 //!   accesses to the chunks, paired with the kernel's acquire load.
 //! - **X4** the kernel's release store of a consumer index, paired with the Acquire load in
