@@ -53,8 +53,8 @@ const BLOCKS_WAIT_NS_MIN: i64 = 2_000_000;
 /// Share of the ring that may fill during a nap at the measured block rate: one in 16.
 const RING_SHARE: usize = 16;
 
-/// Time to fill a block of 256 KiB at 10 Gbit/s of the smallest frames, which take twice as much
-/// room in the ring as on the wire. At this rate, half of the ring may fill during a nap.
+/// Shortest time to fill a block of 256 KiB at 10 Gbit/s: the smallest frames take up to twice as
+/// much room in the ring as on the wire. At this rate, half of the ring may fill during a nap.
 const BLOCK_FILL_NS: i64 = 105_000;
 
 /// Lent packets after which the queue reads the kernel's counters again, because these counters

@@ -28,9 +28,9 @@ pub(crate) const RETIRE_MS: u32 = 4;
 /// of 4 ms (250 Hz).
 pub(super) const BEHIND_NS: i64 = 25_000_000;
 
-/// Largest delay of the watermark, ns, while the queue's thread can run. The bound holds if the
-/// caller calls `Queue::next` again as soon as the call returns, with waits of 16 ms or less. A
-/// window that is closed by the clock waits longer than this.
+/// Largest delay of the watermark, ns, while the queue's thread can run (timer of 250 Hz). The
+/// bound holds if the caller calls `Queue::next` again as soon as the call returns, with waits of
+/// 16 ms or less. A window that is closed by the clock waits longer than this.
 pub const WATERMARK_BEHIND_NS_MAX: i64 = 47_000_000;
 
 /// Longest time from the stamp of a packet to its place in the ring. Placing takes microseconds;

@@ -72,7 +72,7 @@ impl ReceiveMode {
     ///
     /// If the driver runs the program, several chunks are requested only if the MTU needs them. The
     /// request makes a driver copy whose zero-copy supports only one buffer per packet. Some
-    /// drivers run a program only if it accepts several buffers, because the driver's buffers are
+    /// drivers run a program only if it accepts several buffers, for example if their buffers are
     /// smaller than our chunks. Before Linux 6.6 `bpf_redirect_map` to a socket loses packets of
     /// several buffers, and does not count the loss.
     ///

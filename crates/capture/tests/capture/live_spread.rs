@@ -184,8 +184,8 @@ fn receive_queues_go_to_sockets_of_their_own() {
 
 /// The kernel's ring has room for the packets of a second at half a million packets per second.
 ///
-/// The kernel closes a block with packets every 4 ms, full or not. On a busy machine the sender may
-/// take much longer than a second, and fill the ring with blocks that are not full. If the sender
+/// The kernel may close a block with packets after 4 ms, full or not. On a busy machine the sender
+/// may take much longer than a second, and fill the ring with blocks that are not full. If it
 /// takes 1.2 s or longer, the test tries again, up to four times. For up to two seconds the blocks
 /// suffice for a steady sender. So in the best attempt shorter than two seconds, fewer than one
 /// packet in a hundred must be lost.
