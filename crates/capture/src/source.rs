@@ -441,7 +441,7 @@ pub enum SourceEvent {
 /// Why an engine lost packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LossCause {
-    /// The NIC had no free descriptor.
+    /// The NIC had no free descriptor, or the device of DPDK could not take the packet.
     Nic,
     /// The kernel's capture memory was full, or the packet was lost on its way through this memory,
     /// for example because its descriptor was malformed.
@@ -563,7 +563,7 @@ pub enum SourceError {
         /// The name of the interface.
         interface: String,
     },
-    /// The interface was removed while frames were sent.
+    /// The interface of a sender was removed.
     #[error("{interface} was removed")]
     InterfaceGone {
         /// The name of the interface.

@@ -35,8 +35,8 @@ pub enum TimeStamps {
     /// stamps, otherwise as [`Self::Kernel`].
     #[default]
     Auto,
-    /// The NIC's stamps. If the NIC can stamp packets but stamps none, the engine sets the NIC to
-    /// stamp all received packets. The NIC keeps this setting.
+    /// The NIC's stamps. If the NIC can stamp all received packets but stamps none, the engine
+    /// turns these stamps on. The NIC keeps this setting.
     Hardware,
     /// The kernel's stamps; with AF_XDP, the stamps of the XDP program.
     Kernel,

@@ -264,7 +264,7 @@ struct PortMemory<'a> {
 
 impl PortMemory<'_> {
     /// Makes a pool for each thread, and sets up its queues: thread `t` of `n` serves the queues
-    /// `t`, `t + n`, and so on. Returns the descriptors of each queue.
+    /// `t`, `t + n`, and so on. Returns the descriptors that it requests for each queue.
     fn set_up(&self, port: &mut PortBuilder, buffer_bytes: Option<usize>) -> io::Result<u16> {
         let for_thread = u32::from(self.queues.div_ceil(self.threads));
         let (least, most) = (self.device.descriptors_min, self.device.descriptors_max);

@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(bound(&[(7, 0), (0, 0), (0, 9)]), Some(0), "other things");
         assert_eq!(bound(&[(7, 5), (1, 3)]), Some(8));
         assert_eq!(bound(&[(5, 7), (0, 0), (1, 0)]), Some(5));
-        // Dropped between the readings of both counters.
+        // The kernel dropped packets between the readings of the two counters.
         assert_eq!(bound(&[(0, 3), (3, 0)]), Some(3));
         assert_eq!(bound(&[(3, 0), (0, 3)]), Some(3));
         assert_eq!(bound(&[(4, u64::MAX), (2, 0), (1, 0)]), Some(6));

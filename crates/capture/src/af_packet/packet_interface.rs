@@ -1,6 +1,6 @@
 //! An interface by its name, and binding sockets to the interface.
 //!
-//! The start and the return of a removed interface take the same steps. A removed interface loses
+//! The start and the return of a removed interface take similar steps. A removed interface loses
 //! its index; another interface of the same name is a new interface. A single socket can be bound
 //! to the new interface. A member of a fanout group cannot leave the group (`packet_do_bind` of
 //! `net/packet/af_packet.c`). A spare socket replaces the old member. The spare was opened at the
@@ -52,8 +52,8 @@ const FANOUT_DEFRAGMENT: u16 = 0x8000;
 /// frames as long as the recorder's ring allows, 256 KiB, less some headers.
 ///
 /// The kernel closes a full block. It also closes the open block every [`RETIRE_MS`], however
-/// young, unless the block is empty. Kernels before Linux 6.18 close a block [`RETIRE_MS`] after
-/// its opening. So on a slow link a delayed reader loses no packet for the number of blocks times
+/// young, unless the block is empty. Before Linux 6.18 this time begins at the opening of a block.
+/// So on a slow link a delayed reader loses no packet for the number of blocks times
 /// the retire time. On a fast link that time is shorter. At 500,000 frames of 64 bytes per second a
 /// block holds 1,724 frames, and half of the blocks are closed with 276 frames.
 const BLOCK_BYTES: u32 = 256 * 1024;

@@ -1,5 +1,5 @@
-//! Live capture through AF_XDP: packets leave the kernel before its other receivers, into memory of
-//! this process.
+//! Live capture through AF_XDP: early in the receive path, the NIC or the kernel puts packets into
+//! memory of this process.
 //!
 //! **AF_XDP takes packets away from the host.** A recorded packet reaches no other socket, bridge
 //! or firewall of this machine, and packets that the machine sends are not captured. So

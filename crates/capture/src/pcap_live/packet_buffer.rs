@@ -1,4 +1,4 @@
-//! The buffer for packets between libpcap's callback and the caller. It stays in the cache.
+//! The buffer for packets between libpcap's callback and the caller. It usually fits the cache.
 
 use crate::{Burst, FrameMeta};
 

@@ -189,7 +189,7 @@ impl Random {
     }
 }
 
-/// The number of conversations out of 400 whose directions reach two queues, found by hashing.
+/// The number of conversations out of 400 whose directions reach different queues, by hashing.
 fn simulate(settings: &RssSettings, kind: FlowKind) -> usize {
     let mut random = Random(7);
     let with_ports = settings.fields[0].1 & SOURCE_PORT != 0;

@@ -229,8 +229,8 @@ fn a_new_name_does_not_matter() {
     });
 }
 
-/// Of this crate's live engines, only libpcap supports the device `any`. Frames of `any` begin with
-/// a Linux cooked header.
+/// This crate's other live engines do not support the device `any`. Frames of `any` begin with a
+/// Linux cooked header.
 #[test]
 fn the_any_device_is_cooked() {
     let Some(namespace) = Namespace::with_veth("plany") else {
