@@ -47,8 +47,8 @@ impl Barrier {
         }
     }
 
-    /// The fence of the rare side, between its store and its load. `false`: a filter has since
-    /// forbidden the call, and the caller may have missed an earlier store of the other side.
+    /// The fence of the rare side, between its store and its load. `false`: the system call failed
+    /// (a filter may forbid it), and the caller may have missed a store of the other side.
     pub(crate) fn heavy(self) -> bool {
         fence(Ordering::SeqCst);
         self == Self::Symmetric || everywhere()

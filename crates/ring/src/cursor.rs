@@ -12,7 +12,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct ProducerCursor {
     pub(crate) producer: usize,
-    /// The bucket that contains `position`, or that ends at `position`. `None`: the next call of
+    /// The bucket that contains `position`, or that ends at `position`. `None`: a later call of
     /// [`Self::advance`] searches for the bucket.
     pub(crate) hold: Option<Hold>,
     /// The bucket whose hold [`Self::release`] gave up last. `None` after the next search.
@@ -39,8 +39,8 @@ impl ProducerCursor {
     }
 
     /// Searches this bucket and the following buckets for records. Returns the number after the
-    /// last readable record; the cursor then holds the bucket of these records. `None`: no record
-    /// can be read now. Adds the losses to `lapped`.
+    /// last readable record of the first bucket with records, which the cursor then holds. `None`:
+    /// no record can be read now. Adds the losses to `lapped`.
     pub(crate) fn advance(
         &mut self,
         ring: &RingInner,

@@ -8,7 +8,7 @@ use crate::{
     storage::INTERFACES_MAX,
 };
 
-/// Why a ring could not be made or a role was refused. The text is one sentence for the user.
+/// Why a ring could not be made, or refused a role or an interface. The text is for the user.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingError {

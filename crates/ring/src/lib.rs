@@ -82,7 +82,7 @@
 //! | P2 | `ProducerHeader::published` | [`Ring::published`] | the same, per producer |
 //! | L | `Control::close` | `Control::is_closed` | the final mark, the link |
 //! | T | `ProducerHeader::watermark_ns` | [`Ring::watermark`] | all records before the watermark |
-//! | N | `Reservations::bump_news` | [`Ring::reservation_news`] | that a reservation fell |
+//! | N | `Reservations::bump_news` | [`Ring::reservation_news`] | falls, and later evictions |
 //! | Q | a group's position | [`Positions::get`], bucket search | the group's work on the records |
 //! | G | fence, `Control::claim` | fence, `Attached::copy_bucket` | the new generation |
 //! | F1–F2 | fences, `storage/eventcount.rs` | | the freed bucket, or a wake-up |

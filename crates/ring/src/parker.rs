@@ -25,7 +25,7 @@
 //! reader. The reader then reads everything published meanwhile in one go. Only after a nap without
 //! news does the reader ask to be woken. A producer pays for no wake-up while every nap brings
 //! news, and otherwise for at most one per nap. A reader that follows an open bucket also reads the
-//! bucket's header only once per nap. The writer needs the cache line of that header.
+//! bucket's header less often. The writer needs the cache line of that header.
 //!
 //! On a slow link, where the last sleep lasted [`SLOW_LINK_SILENCE`] or longer, the reader skips
 //! the nap. The reader then sees the next packet at once, and wakes for no nap in vain.
@@ -52,8 +52,8 @@ use crate::{
 /// a packet to its reading is then about 60 µs.
 const BUSY_LINK_NAP: Duration = Duration::from_micros(50);
 
-/// A link without packets for this long is slow. Its producer then pays for at most 2000 wake-ups a
-/// second. A wake-up was measured at about 7 µs, including the store and the publication.
+/// A link without packets for this long is slow. Its producer then wakes each reader at most 2000
+/// times a second. A wake-up was measured at about 7 µs, including the store and the publication.
 const SLOW_LINK_SILENCE: Duration = Duration::from_micros(500);
 
 /// Maximum length of a sleep whose F3 may have missed a publication ([`Barrier::heavy`]).

@@ -140,10 +140,10 @@ impl Producer {
     }
 
     /// Stores a burst of records, as [`Self::store`] does, with less work per record. It publishes
-    /// at the next multiple of 32 records in the bucket after 128 KiB or 4096 records are
-    /// unpublished, or at 256 KiB. The end of a burst publishes nothing, so a small burst on a busy
-    /// link needs no fence. The caller must publish ([`Self::publish`] or [`Self::set_watermark`])
-    /// when its source has no more packets.
+    /// at the end of a bucket, at 256 KiB, and usually at the next multiple of 32 records in the
+    /// bucket after 128 KiB or 4096 records are unpublished. The end of a burst publishes nothing,
+    /// so a small burst on a busy link needs no fence. The caller must publish ([`Self::publish`]
+    /// or [`Self::set_watermark`]) when its source has no more packets.
     ///
     /// Returns the number of records stored: all records of the iterator.
     ///
@@ -249,7 +249,7 @@ impl Producer {
         self.hook = Some(hook);
     }
 
-    /// Keeps sleeping readers asleep at the end of a bucket, until this producer has filled its
+    /// Keeps sleeping readers asleep at most ends of buckets, until this producer has filled its
     /// share of an eighth of the ring. Meant for a caller that publishes now and then although its
     /// source never runs dry. If buckets fill much faster than the caller publishes, a wake-up per
     /// bucket would cost a reader tens of microseconds for a fraction of the data.

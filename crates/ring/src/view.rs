@@ -11,7 +11,7 @@ use crate::{
 pub struct BucketRef {
     /// Index of the bucket in the ring, `0..Ring::buckets()`.
     pub index: u32,
-    /// Number of earlier uses of the bucket, plus 1.
+    /// Number of claims of the bucket, up to this use.
     pub generation: u64,
 }
 

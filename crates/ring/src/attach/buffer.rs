@@ -86,8 +86,8 @@ impl Buffer {
     }
 
     /// Copies the records of `range`. If the source changes meanwhile, the contents are undefined
-    /// and an error means nothing; the caller detects this and clears the buffer. Every kept range
-    /// is inside the copy, whatever was read.
+    /// and an error means nothing; the caller detects this and clears the buffer. After `Ok`, every
+    /// record's range is inside the copy, whatever was read.
     pub(super) fn fill(
         &mut self,
         source: &impl CopySource,
@@ -143,8 +143,8 @@ impl Buffer {
 }
 
 impl Copied {
-    /// Reads one descriptor, and its extension. The payload must begin at `begin`, where the
-    /// previous payload ended, and end at `room` or before. `Err`: the fault.
+    /// Reads one descriptor, and its extension if it has one. The payload must begin at `begin`
+    /// and end at `room` or before. `Err`: the fault.
     fn read(
         source: &impl CopySource,
         index: usize,

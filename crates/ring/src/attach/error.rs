@@ -1,4 +1,4 @@
-//! Why a region of another process cannot be read.
+//! Why a region cannot be read, or a bucket cannot be copied.
 
 use std::{io, path::PathBuf};
 
@@ -68,9 +68,9 @@ pub enum AttachError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// The bucket has no readable records of the requested generation. Usually the writer has
-    /// claimed the bucket for new records, which is normal operation. In a ring of this process,
-    /// also a bucket that has the maximum number of holds.
+    /// The bucket is not, or no longer, readable in the requested generation. Usually the writer
+    /// has claimed the bucket for new records, which is normal operation. In a ring of this
+    /// process, also a bucket that has the maximum number of holds.
     #[error("bucket {} was overwritten", .0.index)]
     Overwritten(BucketRef),
     /// Input: the contents contradict themselves although the bucket did not change meanwhile,

@@ -119,7 +119,7 @@ pub enum RegionWriter {
     Running,
     /// The process closed its ring properly.
     Ended,
-    /// The process was killed. Its published records are still in the region.
+    /// The process ended without closing its ring, for example because it was killed.
     Killed,
 }
 
@@ -341,9 +341,9 @@ impl Attached {
     /// this fails, `buffer` is empty afterwards.
     ///
     /// # Errors
-    /// [`CopyError::Overwritten`] if the bucket is not, or no longer, of this generation, or (in a
-    /// ring of this process) has the maximum number of holds. The other errors say why the copy
-    /// failed.
+    /// [`CopyError::Overwritten`] if the bucket is not, or no longer, readable in this generation,
+    /// or (in a ring of this process) has the maximum number of holds. The other errors say why the
+    /// copy failed.
     pub fn copy_bucket(&self, bucket: BucketRef, buffer: &mut Buffer) -> Result<(), CopyError> {
         self.copy_bucket_from(bucket, 0, buffer)
     }

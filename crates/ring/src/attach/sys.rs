@@ -131,8 +131,8 @@ impl Mapped {
     }
 
     /// Holds a bucket of this process, whose threads store without atomics, so that its records do
-    /// not change. `Err`: the bucket is not of this generation any more, or has the maximum number
-    /// of holds. `Ok(None)`: the region is of another process, and gets no hold.
+    /// not change. `Err`: the bucket is not, or no longer, readable in this generation, or has the
+    /// maximum number of holds. `Ok(None)`: the region is of another process, and gets no hold.
     pub(super) fn hold(&self, bucket: BucketRef) -> Result<Option<Hold>, CopyError> {
         match &self.backing {
             RegionOrigin::File { .. } => Ok(None),

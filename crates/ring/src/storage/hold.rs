@@ -20,8 +20,8 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Holds a bucket. `None`: the bucket is not, or no longer, of this generation, or has 16,383
-    /// holds. Panics unless this storage has a bucket with the index in `bucket`.
+    /// Holds a bucket. `None`: the bucket is not, or no longer, readable in this generation, or has
+    /// 16,383 holds. Panics unless this storage has a bucket with the index in `bucket`.
     pub(crate) fn new(storage: &Arc<Storage>, bucket: BucketRef) -> Option<Self> {
         let header = storage.bucket(bucket.index as usize);
         header.control.hold(bucket.generation).then(|| Self {

@@ -115,9 +115,9 @@ pub(crate) enum BurstStop<'a> {
     End,
     /// Enough records are unpublished for a publication.
     Publish,
-    /// This record was not stored. It does not suit the path that was tried (too short, too long,
-    /// in several parts, or not in the compact form). Or it may not fit the bucket, or no bucket is
-    /// open.
+    /// This record was not stored. It does not suit the path that was tried (for example too short,
+    /// too long, in several parts, or not in the compact form). Or it may not fit the bucket, or no
+    /// bucket is open.
     Refused(Record<'a>),
 }
 
@@ -196,8 +196,8 @@ impl WriteBuffer {
 
     /// Adds records while they are short, in one part, and fit the compact form. Adds at most
     /// `records_max`, and at most to the end of the group of 32 that contains `stored.count`. The
-    /// caller guarantees that this many short records fit the bucket. Returns the new contents of
-    /// the bucket, and why it stopped before either limit, if it did.
+    /// caller guarantees that this many short records fit the bucket. Returns the new counts and
+    /// times of the bucket, and why it stopped before either limit, if it did.
     #[inline(always)]
     pub(super) fn put_group<'a>(
         &mut self,

@@ -30,7 +30,7 @@ use rustix::{
 
 use crate::{RingError, storage::layout::MAGIC};
 
-/// The error text if the file system is too small.
+/// The error text if the file system has too little free space.
 const ROOM: &str = "room for all of it";
 /// The unit of `st_blocks`; see stat(3type).
 const STAT_BLOCK_BYTES: u64 = 512;

@@ -7,9 +7,9 @@
 //! | memfd | `MFD_HUGETLB` | `transparent_hugepage/shmem_enabled` |
 //! | file | a path on hugetlbfs | a tmpfs mounted with `huge=advise` or more |
 //!
-//! Anonymous memory and memfds get explicit huge pages only with `prefault`. Files elsewhere have
-//! pages of 4 KiB. The kernel reports how much memory is in transparent huge pages; this module
-//! does not infer the amount. The NUMA node is set before the mapping is first touched.
+//! Anonymous memory and memfds get explicit huge pages only with `prefault`. Other files usually
+//! have pages of 4 KiB. The kernel reports how much memory is in transparent huge pages; this
+//! module does not infer the amount. The NUMA node is set before the mapping is first touched.
 #![expect(unsafe_code, reason = "maps memory and hands out its address")]
 
 mod buffer;
