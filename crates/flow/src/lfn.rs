@@ -7,14 +7,14 @@
 //!
 //! Next to the value the cell holds the exclusive or of the key's hash and the value (Hyatt and
 //! Mann, "A lock-less transposition table implementation for parallel search chess engines", ICGA
-//! Journal 25, 2002). From this word a reader knows whether both words belong to its key and come
-//! from one writer. If a reader gets one word of one writer and one word of another, the hash does
-//! not match, and the reader finds nothing. So the two words of a cell need no order, and relaxed
-//! atomic loads and stores suffice.
+//! Journal 25, 2002). From this word a reader knows whether the value belongs to its key. If a
+//! reader gets the words of two writers with different values, the hash does not match, and the
+//! reader finds nothing. So the two words of a cell need no order, and relaxed atomic loads and
+//! stores suffice.
 //!
-//! Two words of different writers match a key only if the two hashes differ in exactly the bits in
-//! which the two values differ. Hashes depend on a secret, and values do not, so the probability is
-//! 2^-64.
+//! Words of two writers with different values match a key only if two hashes differ in exactly the
+//! bits in which the two values differ. Hashes depend on a secret, and values do not, so the
+//! probability is 2^-64.
 //!
 //! Let `k` keys be stored in `n` cells, with `k` much smaller than `n`. A stored key is not found
 //! with probability about (k - 1) / 2n, because a later key has its cell. A stored key gives the
@@ -76,14 +76,14 @@ impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
     pub fn put(&self, key: &BiflowKey, value: u64) {
         let hash = self.hash(key);
         let cell = self.cell(hash);
-        // Relaxed, as all accesses below: a reader that sees one store without the other sees a
-        // hash that does not match.
+        // Relaxed, as all accesses below: a reader that sees one store without the other finds no
+        // value, or a value that both writers stored.
         cell.value.store(value, Relaxed);
         cell.checked.store(hash ^ value, Relaxed);
     }
 
     /// The latest value of a key. `None` if there is no value, if another key has the cell, or if
-    /// the words of the cell come from different writers.
+    /// the words of the cell come from writers of different values.
     #[inline]
     #[must_use]
     pub fn get(&self, key: &BiflowKey) -> Option<u64> {

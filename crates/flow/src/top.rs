@@ -1,7 +1,7 @@
 //! The traffic of flows, second by second, for a table of the largest flows.
 //!
 //! A shard counts in a [`TopSlice`] and gives the slice away after a second. A [`TopWindow`] adds
-//! up the last slices. So a packet costs a shard one more look-up, and nothing is copied.
+//! up the last slices. So a packet costs a shard one more look-up, and no slice is copied.
 //!
 //! The number of flows in a slice bounds the memory; packets of further flows are counted together.
 //! Each slice begins empty, so flows are missing mostly at random. A flow that sends a thousandth
