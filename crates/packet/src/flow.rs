@@ -1,4 +1,4 @@
-//! Flow keys: packets with equal keys belong together. `$flow` compares these keys.
+//! Flow keys: packets with equal keys belong together. `$flow` in a filter compares these keys.
 //!
 //! A key holds no VLAN tags: a flow stays the same flow under any tag stack. The key of a frame
 //! with a tunnel describes the outer packet.
