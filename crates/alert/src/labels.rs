@@ -168,8 +168,8 @@ fn is_label(text: &str) -> bool {
 }
 
 impl PlaceholderKind {
-    /// The needed part of a value: an interface name unchanged, any other type formatted again.
-    /// `None` if the value does not have this type.
+    /// The needed part of a value without white space around it: an interface name, or any other
+    /// type formatted again. `None` if the value does not have this type.
     fn value(self, value: &str) -> Option<String> {
         let value = value.trim();
         match self {
