@@ -249,10 +249,10 @@ impl Producer {
         self.hook = Some(hook);
     }
 
-    /// Keeps sleeping readers asleep at most ends of buckets, until this producer has filled its
-    /// share of an eighth of the ring. Meant for a caller that publishes now and then although its
-    /// source never runs dry. If buckets fill much faster than the caller publishes, a wake-up per
-    /// bucket would cost a reader tens of microseconds for a fraction of the data.
+    /// Keeps sleeping readers asleep at the end of a bucket, usually until this producer has filled
+    /// its share of an eighth of the ring. Meant for a caller that publishes now and then although
+    /// its source never runs dry. If buckets fill much faster than the caller publishes, a wake-up
+    /// per bucket would cost a reader tens of microseconds for a fraction of the data.
     pub fn leave_sleepers(&mut self) {
         let geometry = self.ring.storage.geometry();
         self.buckets_per_wake = geometry.buckets / (8 * geometry.producers);

@@ -108,8 +108,8 @@ pub struct RingStatistics {
     /// Largest ring time in the ring, ns.
     pub newest_ns: Option<i64>,
     /// The latest closing time of all overwritten buckets, ns of the monotonic clock, 0 without
-    /// [`Producer::set_now`]. All packets stored after a known time are in the ring. `None`:
-    /// nothing was overwritten.
+    /// [`Producer::set_now`]. Packets that their producer stored after it set a later time are in
+    /// the ring. `None`: nothing was overwritten.
     pub whole_since_mono_ns: Option<i64>,
     /// Buckets never used.
     pub free_buckets: usize,

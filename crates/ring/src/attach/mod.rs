@@ -283,8 +283,8 @@ impl Attached {
     }
 
     /// The latest closing time of all overwritten buckets, ns of the monotonic clock of the boot
-    /// that created the region, 0 if unknown. All packets stored after a known time are in the
-    /// ring. `None`: nothing was overwritten.
+    /// that created the region, 0 if unknown. Packets that their producer stored after it set a
+    /// later time are in the ring. `None`: nothing was overwritten.
     ///
     /// # Errors
     /// [`CopyError::Shrunk`].

@@ -58,8 +58,8 @@ pub(crate) struct RegionState {
     /// Interfaces without a slot: the process knows these interfaces, the region does not.
     pub(crate) interfaces_unlisted: AtomicU64,
     /// The latest closing time of all overwritten buckets, ns of the monotonic clock, 0 if unknown.
-    /// Initially `i64::MIN`, which means that no bucket was overwritten. All packets stored after a
-    /// known time are in the ring.
+    /// Initially `i64::MIN`, which means that no bucket was overwritten. Packets that their
+    /// producer stored after it set a later time are in the ring.
     pub(crate) evicted_closed_mono_ns: AtomicI64,
 }
 
