@@ -13,8 +13,8 @@
 //! Entries of the queue that are out of date are not deleted, unless [`FlowTable::remove`] finds
 //! more than three times as many entries as the table may have flows. An entry is valid if its
 //! stamp equals the stamp in its flow. An entry that is extracted before its flow is due is
-//! inserted again. A flow whose due time becomes earlier gets another entry, unless the queue has
-//! twice as many entries as the table may have flows.
+//! inserted again. A flow that becomes due before its entry gets another entry, unless the queue
+//! has twice as many entries as the table may have flows.
 
 #[cfg(test)]
 mod tests;
@@ -195,9 +195,9 @@ impl<Q: Timers> FlowTable<Q> {
 
     /// Ends the flows that are due at `now_ns`, unless [`TimeOuts::has_end`] is false. Flows that
     /// became due within the last 134 ms may stay, or 8.6 s if their time-outs exceed 9 minutes. A
-    /// flow may stay longer if its due time became earlier while the queue was too full for another
-    /// entry. If a packet of such a flow arrives after its due time, [`Self::update`] ends the flow
-    /// and begins another flow. `ended` gets the flows in no order.
+    /// flow may stay longer, for example if its due time became earlier while the queue was too
+    /// full for another entry. If a packet of such a flow arrives after its due time,
+    /// [`Self::update`] ends the flow and begins another flow. `ended` gets the flows in no order.
     pub fn expire(&mut self, now_ns: i64, ended: impl FnMut(&Flow, FlowEnd)) {
         self.expire_some(now_ns, usize::MAX, ended);
     }

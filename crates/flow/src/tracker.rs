@@ -69,7 +69,7 @@ pub struct TrackerCounters {
 ///
 /// The packets and their order determine which flows end, when, and in which order, with two
 /// exceptions. Flows that end as [`FlowEnd::Crowded`] also depend on the secret. [`Self::pass`]
-/// also ends flows by a monotonic clock.
+/// counts waiting packets earlier, and also ends flows by a monotonic clock.
 #[derive(Debug)]
 pub struct Tracker {
     time_outs: TimeOuts,
