@@ -20,7 +20,7 @@ const PUBLISH_BYTES: u64 = 128 << 10;
 /// descriptors of 4096 records take 64 KiB.
 const PUBLISH_RECORDS: usize = 4096;
 
-/// Called before a bucket is overwritten.
+/// Called when no bucket is free, before a bucket is overwritten.
 type Hook = Box<dyn FnMut() + Send>;
 
 /// The right to store records under one producer number. Belongs to one thread at a time. Dropping
