@@ -192,13 +192,11 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         let mut told_ns = self.answer.clock.mono_ns();
         loop {
             let begin_ns = self.answer.clock.mono_ns();
-            // After the first pass, whether the recorder has ended is read before the region. So if
-            // the recorder has ended, the region has all of its records.
-            let has_left = self
-                .answer
-                .recorder
-                .as_ref()
-                .is_some_and(|it| it.strong_count() == 0);
+            // Whether the recorder has ended is read before the region. So if the recorder has
+            // ended, the region has all of its records. The region of the first pass was read
+            // earlier.
+            let recorder = self.answer.recorder.as_ref();
+            let has_left = self.passes > 0 && recorder.is_some_and(|it| it.strong_count() == 0);
             let contents = match self.passes {
                 0 => Arc::clone(&self.start),
                 _ => Arc::new(RegionContents::read(&self.answer.attached)?),

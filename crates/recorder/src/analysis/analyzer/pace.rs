@@ -38,7 +38,8 @@ impl ClockPacer {
             stride: 1,
             stride_max: if are_scripts { MANY } else { 8 * MANY },
             since: 0,
-            read_ns: 0,
+            // The time before the first stride is no time of analysis.
+            read_ns: i64::MAX,
             looked_ns: 0,
             longest_ns: 0,
         }
@@ -200,6 +201,15 @@ mod tests {
 
     fn number(word: Option<&str>) -> u64 {
         word.unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn the_time_before_the_first_stride_is_no_analysis() {
+        let mut pacer = ClockPacer::new(false);
+        assert!(pacer.passed(1) && pacer.is_due(1 << 60));
+        assert_eq!(pacer.longest_ns, 1);
+        pacer.is_due((1 << 60) + 700);
+        assert_eq!(pacer.longest_ns, 700);
     }
 
     #[test]

@@ -375,6 +375,26 @@ fn a_follow_ends_at_its_end_and_its_limit() {
     }
 }
 
+/// The ring is read for the first pass before a client reads the answer. Meanwhile packets arrive,
+/// and the recorder ends.
+#[test]
+fn a_follow_that_begins_before_the_recorder_ends_has_its_last_packets() {
+    let mut written = Written::new();
+    let attached = Attached::open(&written.folder.path().join("ring")).unwrap();
+    let query = Query {
+        follow: true,
+        ..Query::default()
+    };
+    let mut answer = query.of(attached).unwrap();
+    answer.recorder = Some(Weak::new());
+    written.fill(1000, 3);
+    let report = answer.write_to(Connection::new(usize::MAX)).unwrap();
+    assert_eq!(
+        (report.packets, report.clipped.as_slice()),
+        (6, &["end"][..])
+    );
+}
+
 /// A follow of a killed writer gives the published packets, and reports that there may have been
 /// more.
 #[test]
