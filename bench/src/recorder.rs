@@ -1,12 +1,15 @@
 //! The whole recorder, and inserters alone without analyzers: with the generator in this process,
 //! and with DPDK's synthetic packets.
 //!
-//! `analyzers` compares one and two analyzers. `hits` measures the time from a packet to the effect
-//! of its hit, and `processing` the time of a module for a packet.
+//! `analyzers` compares one and two analyzers, `dump_rate` a dump with the disk. `hits` measures the
+//! time from a packet to the effect of its hit, `processing` the time of a module for a packet, and
+//! `slowed` inserters on several receive queues.
 
 pub(crate) mod analyzers;
+pub(crate) mod dump_rate;
 pub(crate) mod hits;
 pub(crate) mod processing;
+pub(crate) mod slowed;
 
 use std::{
     io,

@@ -163,6 +163,8 @@ fn rows_of_all_figures() -> Vec<Row> {
         ("flow/lfn/negatives/formula/5pc", 2.5),
         ("overload/af-packet/1q", 41.0),
         ("overload/af-xdp/60B", 53.0),
+        ("rx-queues/slowed/2q", 33.0),
+        ("shed/queue/thread/16MiB", 12.0),
         ("shed/all/400pc/events", 17.3),
         ("shed/none/400pc/connections", 39.5),
     ] {

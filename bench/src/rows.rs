@@ -39,7 +39,7 @@ use Command::{Capture, Full, Quick, Shed};
 pub(crate) type MeasureFn = fn(&Session) -> io::Result<()>;
 
 /// Groups of rows by name, in the order of measurement, each with its command and its function.
-pub(crate) const MEASURES: [(&str, Command, MeasureFn); 23] = [
+pub(crate) const MEASURES: [(&str, Command, MeasureFn); 24] = [
     ("size", Quick, ring::retention),
     ("idle", Quick, latency::judged),
     ("queues", Quick, queues::judged),
@@ -53,6 +53,7 @@ pub(crate) const MEASURES: [(&str, Command, MeasureFn); 23] = [
     ("cycles", Full, cycles::rows),
     ("processing", Full, recorder::processing::rows),
     ("hits", Full, recorder::hits::rows),
+    ("dumps", Full, recorder::dump_rate::rows),
     ("filter-tables", Full, filter::rows),
     ("queue-tables", Full, queues::rows),
     ("thesis", Full, thesis::rows),

@@ -1,7 +1,7 @@
 //! The evaluation of the QQ thesis beyond its queues with as many consumers as producers: several
 //! producers and one consumer, sizes of inner queues, calls of the outer queue, guard distances,
-//! the check of the hold time, the processor time of a sink, other ways to use a queue, and all
-//! rates on one scale.
+//! the check of the hold time, the processor time of a sink, other ways to use a queue, several
+//! receive queues, and all rates on one scale.
 //!
 //! The thesis's machine has 6 cores. If this machine has fewer CPUs than a row has threads:
 //!
@@ -22,6 +22,7 @@ use crate::{
     pin, qq2016,
     qq2016::Qq2016,
     queues::{SIZES, carrying, lap, two_cores},
+    recorder::slowed,
     ring::RingContest,
     session::Session,
 };
@@ -40,6 +41,7 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
     guards(session)?;
     hold_check(session)?;
     ways(session)?;
+    slowed::rows(session)?;
     scale(session)
 }
 

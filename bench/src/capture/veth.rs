@@ -92,18 +92,18 @@ impl Drop for Veth {
 
 fn ip(arguments: &[&str]) -> Result<String, Failure> {
     let output = Command::new("ip").args(arguments).output();
-    printed(output, &format!("ip {}", arguments.join(" ")))
+    printed(output, &format!("ip {} (needs root)", arguments.join(" ")))
 }
 
 /// The output of a program.
 ///
 /// # Errors
 /// [`Failure::CannotRun`]: the program failed.
-pub(super) fn printed(output: io::Result<Output>, what: &str) -> Result<String, Failure> {
+pub(crate) fn printed(output: io::Result<Output>, what: &str) -> Result<String, Failure> {
     let output = output.map_err(|error| Failure::system(what, error))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(Failure::CannotRun(format!("{what}: {said} (needs root)")))
+    Err(Failure::CannotRun(format!("{what}: {said}")))
 }

@@ -13,12 +13,14 @@ use crate::{
     measure::{Entrant, Failure, check_count, check_lapped},
     queues,
     session::Session,
+    thesis::enough_cores,
 };
 
 const SHARD: &str = "recorder/analyzers/shard-ns";
 const ONE: &str = "recorder/analyzers/one-thread";
 const TWO: &str = "recorder/analyzers/2-vs-1";
 const CPU: &str = "recorder/analyzers/live-cpu-2-vs-1";
+const LIVE: &str = "recorder/analyzers/live-2-vs-1";
 /// Takes about 2 µs a packet (Zen 3), and matches nothing.
 const SCRIPT: &str = "partition = 'flow'
 return function(pkt)
@@ -32,6 +34,8 @@ const PACKETS_PER_SECOND: f64 = 5e5;
 const SECONDS: f64 = 1.0;
 /// The rate of live packets. One analyzer keeps up, and is busy for about a third of the time.
 const LIVE_PER_SECOND: u64 = 150_000;
+/// A rate of live packets that two analyzers do not reach.
+const FAST_PER_SECOND: u64 = 2_000_000;
 
 /// The rows of this module.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
@@ -48,12 +52,22 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
     session.row(TWO, Some("one"), || heat.clone()?.ratio("two", "one"))?;
     session.versus(CPU, "one", || {
         queues::two_cores()?;
-        let run = |threads| move || live_cpu_ns(session, threads, directory);
-        Ok(vec![
-            Entrant::new("two", run(2)),
-            Entrant::new("one", run(1)),
-        ])
+        let cpu_ns = |threads| Ok(live(session, threads, LIVE_PER_SECOND, directory)?.1);
+        Ok(two_and_one(cpu_ns))
+    })?;
+    session.versus(LIVE, "one", || {
+        // The inserter, two analyzers, and a CPU for other programs.
+        enough_cores(4, false)?;
+        let mpps = |threads| Ok(live(session, threads, FAST_PER_SECOND, directory)?.0);
+        Ok(two_and_one(mpps))
     })
+}
+
+/// Entrants with two analyzers and with one. `run` gets the number of analyzers.
+fn two_and_one<'a>(run: impl Fn(usize) -> Result<f64, Failure> + Copy + 'a) -> Vec<Entrant<'a>> {
+    [("two", 2), ("one", 1)]
+        .map(|(name, threads)| Entrant::new(name, move || run(threads)))
+        .into()
 }
 
 /// Time that an inserter takes to assign a packet of 64 bytes to a shard, ns: the difference of two
@@ -79,15 +93,19 @@ fn filled(session: &Session, threads: usize, directory: &Path) -> Result<f64, Fa
     Ok(mpps)
 }
 
-/// Processor time of the whole process for each packet at [`LIVE_PER_SECOND`], ns.
-fn live_cpu_ns(session: &Session, threads: usize, directory: &Path) -> Result<f64, Failure> {
+/// The figures of [`record`] for packets that arrive at this rate for [`SECONDS`].
+fn live(
+    session: &Session,
+    threads: usize,
+    per_second: u64,
+    directory: &Path,
+) -> Result<(f64, f64), Failure> {
     let frames = GeneratorConfig {
-        rate: Some(Rate::FramesPerSecond(LIVE_PER_SECOND)),
+        rate: Some(Rate::FramesPerSecond(per_second)),
         duration: Some(session.scale.time(SECONDS)),
         ..frames(None)
     };
-    let (_, cpu_ns) = record(session, threads, frames, directory)?;
-    Ok(cpu_ns)
+    record(session, threads, frames, directory)
 }
 
 /// Records these frames. Every frame must be analyzed, by this number of threads. Returns Mpps, and

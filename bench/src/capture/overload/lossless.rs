@@ -2,9 +2,9 @@
 //! thesis, table 3.1). The sender's CPU does the kernel's work of receiving, so that only the
 //! program's buffers can overflow.
 
-use std::io;
+use std::{env, fs, io};
 
-use super::{BRIEF_BELOW, ENGINES, Engine, Lab, Outcome};
+use super::{BRIEF_BELOW, ENGINES, Engine, Lab, Outcome, ours};
 use crate::{
     measure::{Failure, Figure, Spread},
     session::Session,
@@ -20,6 +20,41 @@ const EFFORT: [(u32, u32); 2] = [(5, 1), (3, 0)];
 /// A sender that sends less than this part of a rate does not reach the rate.
 const REACHED: f64 = 0.97;
 
+/// The program named by `TIMEMACHINE`, in a script that prints its counters when it is stopped. Time
+/// Machine writes its counters to a log once a second. Its default buffer is libpcap's.
+const TIME_MACHINE_SCRIPT: &str = r#"cd "$1" || exit
+"$TIMEMACHINE" -i v1 -c time-machine.cfg </dev/null >&2 &
+program=$!
+trap : INT
+wait $program
+sleep 1.5
+kill -TERM $program
+wait $program
+tail -n 1 timemachine.log.stats
+"#;
+/// One class for all packets, in memory, without a cutoff and without indexes.
+const TIME_MACHINE_CONFIG: &str = r#"main { workdir "FOLDER"; queryfiledir "FOLDER"; indexdir "FOLDER"; logfile "timemachine.log"; log_interval 1; console 0; rmtconsole 0; bro_listen 0; daemon 0; }
+class "all" { filter ""; precedence 1; cutoff no; disk 64m; filesize 32m; mem 256m; }
+"#;
+
+/// Other programs, which have no other rows.
+static OTHERS: [Engine; 2] = [
+    Engine {
+        options: None,
+        line: "dumpcap -q -i v1 -w FILE",
+        ready: "File: ",
+        counts: counts_of_dumpcap,
+        ..ours("dumpcap", "")
+    },
+    Engine {
+        options: None,
+        line: "sh FOLDER/time-machine.sh FOLDER",
+        ready: "capture started",
+        counts: counts_of_time_machine,
+        ..ours("time-machine", "")
+    },
+];
+
 /// A load at one rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Attempt {
@@ -34,22 +69,61 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
     let mut lab = None;
     for (size, engine) in SIZES
         .iter()
-        .flat_map(|size| ENGINES.iter().map(move |it| (*size, it)))
+        .flat_map(|size| ENGINES.iter().chain(&OTHERS).map(move |it| (*size, it)))
     {
         session.row(&format!("lossless/{}/{size}B", engine.name), None, || {
             let lab = lab.get_or_insert_with(|| {
                 enough_cores(2, false)?;
                 Lab::new(&session.programs, 1, false)
             });
-            highest(
-                session,
-                lab.as_ref().map_err(|why| why.clone())?,
-                engine,
-                size,
-            )
+            let lab = lab.as_ref().map_err(|why| why.clone())?;
+            if engine.name == OTHERS[1].name {
+                prepare_time_machine(lab)?;
+            }
+            highest(session, lab, engine, size)
         })?;
     }
     Ok(())
+}
+
+/// Writes the script and the configuration of Time Machine.
+///
+/// # Errors
+/// [`Failure::CannotRun`]: `TIMEMACHINE` names no program.
+fn prepare_time_machine(lab: &Lab) -> Result<(), Failure> {
+    if env::var_os("TIMEMACHINE").is_none() {
+        let why = "TIMEMACHINE=PROGRAM names a Time Machine, which Debian has no package of";
+        return Err(Failure::CannotRun(why.to_owned()));
+    }
+    let folder = lab.folder.path();
+    let config = TIME_MACHINE_CONFIG.replace("FOLDER", &folder.display().to_string());
+    for (name, text) in [
+        ("time-machine.sh", TIME_MACHINE_SCRIPT),
+        ("time-machine.cfg", &config),
+    ] {
+        let written = fs::write(folder.join(name), text);
+        written.map_err(|error| Failure::system(name, error))?;
+    }
+    Ok(())
+}
+
+/// dumpcap's counts: packets that it received, and packets that the kernel or dumpcap dropped.
+fn counts_of_dumpcap(_stdout: &str, stderr: &str) -> Option<(u64, u64)> {
+    let line = stderr
+        .lines()
+        .find(|line| line.starts_with("Packets received/dropped on interface"))?;
+    let (_, counts) = line.rsplit_once("': ")?;
+    let (captured, lost) = counts.split(' ').next()?.split_once('/')?;
+    Some((captured.parse().ok()?, lost.parse().ok()?))
+}
+
+/// The counts in the last line of Time Machine's log: libpcap's received packets, of which the
+/// kernel dropped some, are the fourth and the fifth word.
+fn counts_of_time_machine(stdout: &str, _stderr: &str) -> Option<(u64, u64)> {
+    let mut words = stdout.lines().last()?.split_whitespace().skip(3);
+    let mut count = || words.next()?.parse::<u64>().ok();
+    let (received, lost) = (count()?, count()?);
+    Some((received.checked_sub(lost)?, lost))
 }
 
 /// The highest rate without loss, in Mpps.
@@ -111,6 +185,16 @@ fn search(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_counts_of_other_programs_are_found() {
+        let dumpcap = "Packets captured: 7\nPackets received/dropped on interface 'v1': 7/2 (pcap:2/dumpcap:0/flushed:0/ps_ifdrop:0) (77.8%)\n";
+        assert_eq!(counts_of_dumpcap("", dumpcap), Some((7, 2)));
+        assert_eq!(counts_of_dumpcap("", "no permission"), None);
+        let log = "1.00 0 0 0 0 0.00% 0 0\n1796076401.12 4 1 9 2 28.57% 2 7 448 0.00 \n";
+        assert_eq!(counts_of_time_machine(log, ""), Some((7, 2)));
+        assert_eq!(counts_of_time_machine("", ""), None);
+    }
 
     #[test]
     fn the_search_finds_the_highest_rate_that_is_kept() {

@@ -50,21 +50,35 @@ const SETTLE_MAX: u32 = 30;
 const TRIGGER: &str = "udp dst port 60000";
 const DROPPED: &str = "/sys/class/net/v1/statistics/rx_dropped";
 
-/// A capture engine of the recorder, or tcpdump.
+/// A capture engine of the recorder, or another capture program.
 #[derive(Debug)]
 struct Engine {
     /// Name, as in names of rows.
     name: &'static str,
-    /// Arguments of the recorder; `None`: tcpdump. `QUEUES` is the number of receive queues.
+    /// The command line of [`RECORDER`] ends with these words, with the number of receive queues
+    /// for `QUEUES`. `None`: another program.
     options: Option<&'static str>,
+    /// The command line of another program: see [`Lab::start`].
+    line: &'static str,
+    /// Text on stderr or stdout when the program captures.
+    ready: &'static str,
+    /// Extracts two counts from stdout and stderr: packets captured, and packets lost.
+    counts: fn(&str, &str) -> Option<(u64, u64)>,
     /// The veth device counts packets as dropped that the program counts as lost too.
     counts_twice: bool,
 }
+
+/// The recorder's command line. The rest are the options of an engine and the trigger filter.
+const RECORDER: &str =
+    "RETROSCOPE record --json -i v1 -w FOLDER/dumps --api unix:FOLDER/api --ring 256MiB";
 
 const fn ours(name: &'static str, options: &'static str) -> Engine {
     Engine {
         name,
         options: Some(options),
+        line: RECORDER,
+        ready: "recording on",
+        counts: counts_of_summary,
         counts_twice: false,
     }
 }
@@ -78,31 +92,32 @@ static ENGINES: [Engine; 4] = [
     },
     ours("pcap", "--engine pcap"),
     Engine {
-        name: "tcpdump",
         options: None,
-        counts_twice: false,
+        line: "tcpdump -n -i v1 -Z root --time-stamp-precision=nano -w FILE",
+        ready: "listening on",
+        counts: counts_of_tcpdump,
+        ..ours("tcpdump", "")
     },
 ];
 
-impl Engine {
-    /// Packets captured, and packets lost, from what the program printed.
-    fn counts(&self, stdout: &str, stderr: &str) -> Option<(u64, u64)> {
-        if self.options.is_none() {
-            let count = |what| {
-                let count = stderr.lines().find_map(|line| line.strip_suffix(what))?;
-                count.parse::<u64>().ok()
-            };
-            // At its end tcpdump may not have read its last block, which it would read a second
-            // later.
-            let lost = count(" packets dropped by kernel")?;
-            return Some((count(" packets received by filter")? - lost, lost));
-        }
-        let summary: serde_json::Value = serde_json::from_str(stdout.lines().last()?).ok()?;
-        let source = &summary["sources"][0];
-        let lost = source["lost"].as_object()?.values();
-        let lost = lost.filter_map(serde_json::Value::as_u64).sum();
-        Some((source["stored"].as_u64()?, lost))
-    }
+/// The counts in the recorder's summary.
+fn counts_of_summary(stdout: &str, _stderr: &str) -> Option<(u64, u64)> {
+    let summary: serde_json::Value = serde_json::from_str(stdout.lines().last()?).ok()?;
+    let source = &summary["sources"][0];
+    let lost = source["lost"].as_object()?.values();
+    let lost = lost.filter_map(serde_json::Value::as_u64).sum();
+    Some((source["stored"].as_u64()?, lost))
+}
+
+/// At its end tcpdump may not have read its last block, which it would read a second later. So all
+/// packets that the kernel did not drop count as captured.
+fn counts_of_tcpdump(_stdout: &str, stderr: &str) -> Option<(u64, u64)> {
+    let count = |what| {
+        let count = stderr.lines().find_map(|line| line.strip_suffix(what))?;
+        count.parse::<u64>().ok()
+    };
+    let lost = count(" packets dropped by kernel")?;
+    Some((count(" packets received by filter")? - lost, lost))
 }
 
 /// The packets of all senders.
@@ -240,26 +255,20 @@ impl Lab {
         Ok(sent)
     }
 
-    /// Starts the program. tcpdump writes to `file`.
+    /// Starts the program. Another program than the recorder writes its packets to `file`, or to
+    /// the folder.
     fn start(&self, engine: &Engine, file: &str) -> Result<Process, Failure> {
-        let line = match engine.options {
-            Some(options) => format!(
-                "RETROSCOPE record --json -i v1 -w FOLDER/dumps --api unix:FOLDER/api --ring 256MiB {options} --trigger"
-            ),
-            None => format!("tcpdump -n -i v1 -Z root --time-stamp-precision=nano -w {file}"),
-        };
         let folder = self.folder.path().display().to_string();
         let fill = |word: &str| {
             let word = word.replace("QUEUES", &self.queues.to_string());
-            let word = word.replace("FOLDER", &folder);
+            let word = word.replace("FILE", file).replace("FOLDER", &folder);
             word.replace("RETROSCOPE", &self.retroscope)
         };
-        let (ready, trigger) = match engine.options {
-            Some(_) => ("recording on", Some(TRIGGER.to_owned())),
-            None => ("listening on", None),
-        };
-        let command = self.veth.command(line.split(' ').map(fill).chain(trigger));
-        Process::start(command, ready, &self.others)
+        let options = engine.options.unwrap_or_default().split_whitespace();
+        let trigger = engine.options.map(|_| ["--trigger", TRIGGER]);
+        let words = engine.line.split(' ').chain(options).map(fill);
+        let words = words.chain(trigger.into_iter().flatten().map(str::to_owned));
+        Process::start(self.veth.command(words), engine.ready, &self.others)
     }
 
     /// Sends packets for a time while the program runs.
@@ -276,7 +285,7 @@ impl Lab {
         self.settle()?;
         let (stdout, stderr) = process.stop()?;
         let dropped = self.dropped()? - before;
-        let counts = engine.counts(&stdout, &stderr);
+        let counts = (engine.counts)(&stdout, &stderr);
         let none = || Failure::Unsound(format!("{} told no count: {stdout}{stderr}", engine.name));
         let (captured, lost) = counts.ok_or_else(none)?;
         let outcome = Outcome {
@@ -404,11 +413,11 @@ mod tests {
         };
         assert!(matches!(missing.checked(), Err(Failure::Unsound(_))));
         let summary = r#"{"sources":[{"stored":5,"lost":{"kernel":2,"shed":1,"nic":null}}]}"#;
-        assert_eq!(ENGINES[0].counts(summary, ""), Some((5, 3)));
+        assert_eq!(counts_of_summary(summary, ""), Some((5, 3)));
         let tcpdump =
             "5 packets captured\n9 packets received by filter\n2 packets dropped by kernel\n";
-        assert_eq!(ENGINES[3].counts("", tcpdump), Some((7, 2)));
-        assert_eq!(ENGINES[3].counts("", "no permission"), None);
+        assert_eq!(counts_of_tcpdump("", tcpdump), Some((7, 2)));
+        assert_eq!(counts_of_tcpdump("", "no permission"), None);
     }
 
     /// The recorder of this build, if there is one, and the sender, which this function compiles.

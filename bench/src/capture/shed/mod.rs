@@ -9,6 +9,7 @@
 //! recorder with a larger ring and without the script gets the same packets: its connections and
 //! events are 100 %.
 
+mod lemma;
 mod run;
 mod size;
 mod traffic;
@@ -55,6 +56,7 @@ const fn variant(name: &'static str, options: &'static str) -> Variant {
 
 const ALL: &str = "all";
 const NONE: Variant = variant("none", "--set analyzers=inline");
+const ONE_ANALYZER: Variant = variant("one analyzer", "--set analyzers=1");
 const LOSSLESS: Variant = Variant {
     name: "no-loss",
     options: "--set analyzers=inline",
@@ -94,13 +96,14 @@ const FIRST_CPU: usize = 4;
 /// The figures of each turn, in the order of [`FIGURES`], by variant and rate.
 type Turns = BTreeMap<(&'static str, u32), Result<Vec<[f64; 7]>, Failure>>;
 
-/// The rows of figures 5 and 12.
+/// The rows of figures 3, 5 and 12.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
     let (copies, turns) = if session.scale.seconds < BRIEF_BELOW {
         BRIEF
     } else {
         (COPIES, REPETITIONS.min(session.scale.repetitions))
     };
+    lemma::rows(session, turns)?;
     size::rows(session, turns)?;
     let lab = Lab::of_capture(session, copies);
     if let Err(Failure::CannotRun(why)) = &lab {
@@ -120,6 +123,37 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
         }
     };
     put(session, &measured)
+}
+
+/// Runs each case that has a selected row in each turn, and writes its rows: their names, in the
+/// order of the figures of a run.
+fn in_turns<C, const N: usize>(
+    session: &Session,
+    turns: usize,
+    mut cases: Vec<([String; N], C)>,
+    run: impl Fn(&C) -> Result<[f64; N], Failure>,
+) -> io::Result<()> {
+    cases.retain(|(names, _)| names.iter().any(|name| session.wants(name)));
+    let mut measured: Vec<Result<Vec<[f64; N]>, Failure>> = vec![Ok(Vec::new()); cases.len()];
+    for turn in 1..=turns {
+        for ((names, case), measured) in cases.iter().zip(&mut measured) {
+            let figures = run(case);
+            say(&format!("turn {turn} of {turns}, {names:?}: {figures:?}"));
+            match figures {
+                Ok(figures) => measured.iter_mut().for_each(|turns| turns.push(figures)),
+                Err(failure) => *measured = Err(failure),
+            }
+        }
+    }
+    for ((names, _), measured) in cases.iter().zip(measured) {
+        for (at, name) in names.iter().enumerate() {
+            session.row(name, None, || {
+                let turns = measured.clone()?.into_iter();
+                Spread::of(&turns.map(|figures| figures[at]).collect::<Vec<_>>())
+            })?;
+        }
+    }
+    Ok(())
 }
 
 fn name(variant: &str, percent: u32, figure: &str) -> String {
@@ -299,6 +333,35 @@ mod tests {
             (None, Some("too slow"))
         );
         assert_eq!(rows.len(), 4 + 4 * (6 * FIGURES.len() + 3));
+    }
+
+    #[test]
+    fn a_row_has_the_median_of_its_turns_or_the_failure_of_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = session(folder.path(), "shed/lemma,shed/queue/inline");
+        let names =
+            |case| ["kernel", "missed"].map(|part| format!("shed/lemma/{case}/inline/{part}"));
+        let cases = vec![
+            (names("case-1"), 1),
+            (
+                ["shed/queue/thread/8MiB", "shed/queue/thread/16MiB"].map(str::to_owned),
+                2,
+            ),
+            (names("case-2"), 3),
+        ];
+        let calls = RefCell::new(Vec::new());
+        in_turns(&session, 3, cases, |case| {
+            calls.borrow_mut().push(*case);
+            match calls.borrow().len() {
+                6 => Err(Failure::Unsound("late".to_owned())),
+                turn => Ok([turn as f64, 10.0 * turn as f64]),
+            }
+        })
+        .unwrap();
+        assert_eq!(calls.into_inner(), [1, 3, 1, 3, 1, 3], "only selected rows");
+        let rows = read(folder.path()).unwrap();
+        let values: Vec<_> = rows.iter().map(|row| row.value).collect();
+        assert_eq!(values, [Some(3.0), Some(30.0), None, None]);
     }
 
     #[test]

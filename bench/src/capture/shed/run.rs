@@ -24,6 +24,8 @@ use crate::{
 
 /// A trigger function that needs 40 to 80 µs for a packet on a 2-core Xeon guest.
 const SLOW: &str = "return function(pkt) local n = 1 for i = 1, 5000 do n = (n * 7 + i) % 1013 end return n < 0 end";
+/// Rounds of the loop of [`SLOW`] for a packet.
+pub(super) const SLOW_ROUNDS: f64 = 5000.0;
 const SHUNT: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../examples/modules/shunt-tls.lua"
@@ -106,16 +108,22 @@ impl Lab {
             veth.set(interface, &["mtu", "65535"])?;
         }
         let folder = TempDir::new().map_err(|error| Failure::system("mkdir", error))?;
-        fs::write(folder.path().join("slow.lua"), SLOW)
-            .map_err(|error| Failure::system("write", error))?;
-        Ok(Self {
+        let lab = Self {
             program,
             veth,
             seats: Seats::spread(pin::cpus()),
             frames,
             folder,
             ring_mib,
-        })
+        };
+        lab.write("slow.lua", SLOW)?;
+        Ok(lab)
+    }
+
+    /// Writes a file into the folder of all runs, which arguments of the recorder call `FOLDER`.
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<(), Failure> {
+        let written = fs::write(self.folder.path().join(name), text);
+        written.map_err(|error| Failure::system("write", error))
     }
 
     /// A rate at which the recorder analyzes packets as fast as they arrive, in packets a second.

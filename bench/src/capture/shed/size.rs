@@ -8,68 +8,44 @@
 use std::{io, thread::park_timeout, time::Duration};
 
 use super::{
-    NONE, Variant,
+    NONE, ONE_ANALYZER, Variant, in_turns,
     run::{Lab, SLOW_SCRIPT, count},
-    variant,
 };
-use crate::{
-    measure::{Failure, Spread},
-    say,
-    session::Session,
-};
+use crate::{measure::Failure, session::Session};
 
 /// Sizes of the ring, MiB.
 const SIZES_MIB: [usize; 7] = [8, 16, 24, 32, 64, 128, 512];
 const BURSTS_MS: [u64; 4] = [100, 200, 300, 400];
 const TIMES: f64 = 8.0;
 const MEAN: f64 = 0.75;
-const ONE_ANALYZER: Variant = variant("one analyzer", "--set analyzers=1");
+
+/// A recorder, and its ring in MiB.
+type SizeCase = (&'static Variant, usize);
 
 /// The rows of figure 5: percent of the packets that the kernel dropped, or that were overwritten
 /// before their analysis.
 pub(super) fn rows(session: &Session, turns: usize) -> io::Result<()> {
-    if cases().iter().all(|(name, ..)| !session.wants(name)) {
+    let cases = cases();
+    if cases.iter().all(|([name], _)| !session.wants(name)) {
         return Ok(());
     }
     let lab = Lab::of_bursts(session);
     let lab = lab.and_then(|lab| Ok((lab.loss_free_rate(&NONE)?, lab)));
-    measure(session, turns, |variant, ring_mib| {
+    in_turns(session, turns, cases, |(variant, ring_mib)| {
         let (rate, lab) = lab.as_ref().map_err(Clone::clone)?;
-        burst(lab, variant, ring_mib, *rate)
+        Ok([burst(lab, variant, *ring_mib, *rate)?])
     })
 }
 
-/// Name, ring in MiB and recorder of each row.
-fn cases() -> Vec<(String, usize, &'static Variant)> {
-    let case = |size| (format!("shed/queue/{size}MiB/lost"), size, &ONE_ANALYZER);
+/// Name of each row, and its case.
+fn cases() -> Vec<([String; 1], SizeCase)> {
+    let case = |size| {
+        let name = format!("shed/queue/thread/{size}MiB");
+        ([name], (&ONE_ANALYZER, size))
+    };
     let mut cases: Vec<_> = SIZES_MIB.map(case).into();
-    cases.push(("shed/queue/inline/lost".to_owned(), 512, &NONE));
+    cases.push((["shed/queue/inline/512MiB".to_owned()], (&NONE, 512)));
     cases
-}
-
-/// Runs each selected case in each turn, and writes the rows.
-fn measure(
-    session: &Session,
-    turns: usize,
-    run: impl Fn(&Variant, usize) -> Result<f64, Failure>,
-) -> io::Result<()> {
-    let mut cases = cases();
-    cases.retain(|(name, ..)| session.wants(name));
-    let mut lost: Vec<Result<Vec<f64>, Failure>> = vec![Ok(Vec::new()); cases.len()];
-    for turn in 1..=turns {
-        for ((name, ring_mib, variant), lost) in cases.iter().zip(&mut lost) {
-            let percent = run(variant, *ring_mib);
-            say(&format!("turn {turn} of {turns}, {name}: {percent:?}"));
-            match percent {
-                Ok(percent) => lost.iter_mut().for_each(|turns| turns.push(percent)),
-                Err(failure) => *lost = Err(failure),
-            }
-        }
-    }
-    for ((name, ..), lost) in cases.iter().zip(lost) {
-        session.row(name, None, || Spread::of(&lost?))?;
-    }
-    Ok(())
 }
 
 /// Sends the bursts to a recorder, and returns the lost packets in percent.
@@ -90,36 +66,4 @@ fn burst(lab: &Lab, variant: &Variant, ring_mib: usize, loss_free: f64) -> Resul
     let missed = &summary["analyzers"]["missed"];
     let lost = [lost, missed].map(|value| value.as_u64().unwrap_or_default());
     Ok(100.0 * lost.iter().sum::<u64>() as f64 / sent as f64)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-    use crate::{
-        capture::shed::tests::session,
-        session::{Row, read},
-    };
-
-    #[test]
-    fn a_row_has_the_median_of_its_turns_or_the_failure_of_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let calls = Cell::new(0.0);
-        let run = |variant: &Variant, ring_mib| {
-            calls.set(calls.get() + 1.0);
-            match (variant.name, ring_mib) {
-                ("one analyzer", 24) if calls.get() > 8.0 => Err(Failure::Unsound("late".into())),
-                ("none", 512) => Ok(calls.get()),
-                (_, mib) => Ok(mib as f64),
-            }
-        };
-        measure(&session(folder.path(), ""), 3, run).unwrap();
-        let rows: Vec<Row> = read(folder.path()).unwrap();
-        let value = |name| rows.iter().find(|row| row.name == name).unwrap().value;
-        assert_eq!(value("shed/queue/16MiB/lost"), Some(16.0));
-        assert_eq!(value("shed/queue/inline/lost"), Some(16.0));
-        assert_eq!(value("shed/queue/24MiB/lost"), None);
-        assert_eq!(rows.len(), 8);
-    }
 }

@@ -8,7 +8,6 @@ mod bounds;
 mod clock;
 mod compression;
 mod control;
-mod disk_rate;
 #[expect(dead_code, reason = "the tests of the store use the rest")]
 #[path = "../../../dumpstore/src/tests/fake_disk.rs"]
 pub(crate) mod fake_disk;
