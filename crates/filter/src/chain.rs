@@ -14,8 +14,8 @@ use crate::{
     words::{Word, WordKind},
 };
 
-/// Maximum number of levels of an expression. Two things add a level: nested parentheses around own
-/// terms, and a change between `and` and `or`, which puts everything on its left one level down.
+/// Maximum number of levels of an expression. Two things add a level: parentheses around own terms,
+/// and, after an own term, a change between `and` and `or`, which groups everything on its left.
 const LEVELS_MAX: usize = 100;
 /// Maximum number of own terms, such as `$flow` and payload terms, in an expression.
 const TERMS_MAX: usize = 10_000;
@@ -124,8 +124,8 @@ impl ChainParser<'_> {
         }
     }
 
-    /// The operand for a clause without own terms. Fails if the clause is a bare number or address
-    /// directly after an own term and a joiner, such as `443` in `port 80 and $flow or 443`.
+    /// The operand for a clause without own terms. Fails if the clause is one word that begins with
+    /// a digit, directly after an own term and a joiner: `443` in `port 80 and $flow or 443`.
     fn pcap_text(&self, clause: &Clause) -> Result<ChainOperand, FilterError> {
         let words = clause.words.clone();
         if words.end - clause.first == 1 && self.lost_its_qualifiers(words.start) {
@@ -221,7 +221,7 @@ impl ChainParser<'_> {
         self.own_before[words.start] < self.own_before[words.end]
     }
 
-    /// Whether the word at `start` begins with a digit, as a bare number or address does, and
+    /// Whether the word at `start` begins with a digit, as a bare number or IPv4 address does, and
     /// follows a term of Retroscope (such as `$flow`) and the joiner after that term.
     fn lost_its_qualifiers(&self, start: usize) -> bool {
         let word = self.structure.word(start);

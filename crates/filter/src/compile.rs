@@ -24,8 +24,8 @@ const WHOLE_BYTES_MAX: usize = 16 << 10;
 /// Maximum number of primitives that libpcap compiles as a whole. Its time grows with the cube of
 /// their number: more than ten seconds for this many ports, minutes for three times as many.
 const WHOLE_PRIMITIVES_MAX: usize = 500;
-/// libpcap compiles a text of at most this many primitives and bytes within a millisecond, whatever
-/// the primitives are, plus the time of name look-ups. It takes 0.4 ms for 8 ports.
+/// libpcap usually compiles a text of at most this many primitives and bytes within a millisecond,
+/// plus the time of name look-ups. It takes 0.4 ms for 8 ports.
 const QUICK_PRIMITIVES: usize = 6;
 const QUICK_BYTES: usize = 512;
 /// Arithmetic operators. libpcap's optimizer takes seconds for thousands of these.
@@ -49,8 +49,8 @@ const REJECTS_ALL: &str = "expression rejects all packets";
 /// system's resolver, which takes seconds if a name server does not answer.
 ///
 /// libpcap's time grows steeply with the length of an expression. Above 4 KiB or 100 primitives the
-/// expression is compiled in parts and linked, if that cannot change its meaning. A whole
-/// expression or a part that exceeds 4 KiB and gives more than 10,000 instructions is not
+/// expression is compiled in parts and linked, if it can be cut without a change of its meaning. A
+/// whole expression or a part that exceeds 4 KiB and gives more than 10,000 instructions is not
 /// optimized.
 ///
 /// # Errors
@@ -127,7 +127,8 @@ fn primitives(expr: &str) -> usize {
     words(expr).iter().filter(joins).count() + 1
 }
 
-/// Whether libpcap certainly compiles an expression within a millisecond, plus name look-ups.
+/// Whether an expression is so short that libpcap usually compiles it within a millisecond, plus
+/// name look-ups.
 pub(crate) fn is_quick(expr: &str) -> bool {
     expr.len() <= QUICK_BYTES && primitives(expr) <= QUICK_PRIMITIVES
 }

@@ -20,16 +20,16 @@ pub struct FilterError {
     span: Range<usize>,
 }
 
-/// Kind of error. The user can correct each one except [`FilterProblem::Library`].
+/// Kind of error. [`FilterProblem::Library`] is no fault of the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterProblem {
-    /// The text is no expression: no valid expression continues with the word at this place.
+    /// The text is no expression. The place is usually the first word that fits no expression.
     #[error("syntax error")]
     Syntax,
-    /// libpcap understands the expression but rejects it, for this link type or for all. Contains
-    /// libpcap's message. The place is the word that the message is about, as far as it can be
-    /// found. [`FilterError::refused`] makes the same kind with the caller's message.
+    /// libpcap rejects the expression for another reason than its syntax, for this link type or for
+    /// all. Contains libpcap's message. The place is the word that the message is about, if found.
+    /// [`FilterError::refused`] makes the same kind with the caller's message.
     #[error("{0}")]
     Refused(String),
     /// An unknown `$name`, dollar sign included.

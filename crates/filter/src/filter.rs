@@ -129,14 +129,14 @@ impl Filter {
         Ok(Self::new(template.into_plain()?))
     }
 
-    /// Whether [`Filter::prepare`] is quick. If not, libpcap must compile a piece that may take
-    /// more than a millisecond and that no filter of the same expression has compiled yet.
+    /// Whether [`Filter::prepare`] is quick. If not, a piece is not compiled yet for `link`, and
+    /// libpcap may take more than a millisecond to compile this piece.
     #[must_use]
     pub fn prepares_quickly(&self, link: LinkContext) -> bool {
         self.is_prepared(link.link_type, link.mode) || self.filled.compiles_quickly(link)
     }
 
-    /// Whether [`Filter::prepare`] may look up names, if the expression comes from
+    /// Whether the expression has names that libpcap looks up to compile it, if it comes from
     /// [`Template::resolve`]. `false` for any other expression.
     #[must_use]
     pub fn has_names(&self) -> bool {
@@ -223,11 +223,11 @@ impl Filter {
     }
 
     /// [`Filter::matches`] for at most [`Program::MANY`] packets of one link type, mode and
-    /// interface. Bit `n` of the result belongs to packet `n`. A program runs on all packets
-    /// together, unless few of these are undecided.
+    /// interface. Bit `n` of the result belongs to packet `n`. Usually a program runs on all
+    /// packets together.
     ///
     /// # Panics
-    /// If there are more than [`Program::MANY`] packets.
+    /// If the filter is prepared and there are more than [`Program::MANY`] packets.
     #[must_use]
     pub fn matches_many(
         &self,

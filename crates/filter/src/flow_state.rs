@@ -37,8 +37,8 @@ impl FlowState {
     }
 
     /// Learns from a packet if the packet is the first fragment of a datagram. Returns the key of
-    /// that datagram, whose later fragments are decided from now on. `None` for any other packet,
-    /// and if the packet's flow or the filter's flow is unknown.
+    /// that datagram, whose later fragments are then decided. `None` for any other packet, and if
+    /// the packet's flow or the filter's flow is unknown.
     pub(crate) fn observe(&mut self, term: FlowTerm, packet: &Parsed) -> Option<FragmentKey> {
         let datagram = fragment_of(packet).filter(|_| !packet.is_later_fragment())?;
         let flow = flow_of(packet)?;

@@ -43,7 +43,7 @@ pub struct FilterFrame<'p> {
 #[repr(transparent)]
 pub(crate) struct PackedAux(u64);
 
-/// Byte offsets of the parts of a [`FilterFrame`], for machine code.
+/// Byte offsets of the parts of a [`FilterFrame`], and its size, for machine code.
 pub(crate) mod layout {
     use std::mem::offset_of;
 

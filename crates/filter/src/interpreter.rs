@@ -13,7 +13,7 @@ use retroscope_bpf::{
 use crate::frame::PackedAux;
 
 /// Maximum number of backward jumps before a run stops with 0. `protochain` makes one backward jump
-/// for each extension header. The smallest header has 8 bytes, a packet at most 256 KiB.
+/// for each extension header. The smallest header has 8 bytes, a packet usually at most 256 KiB.
 pub(crate) const BACKWARD_JUMPS_MAX: u32 = 65_536;
 
 /// Runs validated instructions. Returns the number of bytes to keep; `None` means 0. `aux` is

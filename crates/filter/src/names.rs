@@ -34,7 +34,7 @@ use crate::{
 /// `LINKTYPE_IEEE802_11`.
 const IEEE802_11: LinkType = LinkType(105);
 
-/// Types of 802.11 that have names in libpcap (`ieee80211_types` of `gencode.c`).
+/// Types of 802.11 that have names in libpcap (`ieee80211_types` of `grammar.y`).
 const TYPES: [&str; 5] = ["mgt", "management", "ctl", "control", "data"];
 
 /// A name and, if known, its replacement.

@@ -103,7 +103,7 @@ impl ExpressionParts {
 struct Cutter<'t>(&'t Structure<'t>);
 
 impl Cutter<'_> {
-    /// Cuts clauses. `None` if that would change the meaning.
+    /// Cuts clauses. `None` if that could change the meaning.
     fn cut(&self, clauses: &[Clause]) -> Option<ExpressionParts> {
         let mut parts = Vec::new();
         for clause in clauses {
@@ -112,7 +112,7 @@ impl Cutter<'_> {
         Some(ExpressionParts(parts))
     }
 
-    /// Appends a clause to the previous text, or as a separate part. `None` if both would change
+    /// Appends a clause to the previous text, or as a separate part. `None` if both could change
     /// the meaning.
     fn push(&self, chain: &mut Vec<(Joiner, ExpressionPart)>, clause: &Clause) -> Option<()> {
         let is_fresh = self.is_fresh(clause);
@@ -328,8 +328,8 @@ mod tests {
         );
     }
 
-    /// A random expression. Some primitives contain 300 blanks, so that the expression is cut at
-    /// many places.
+    /// A random expression. After some primitives there are 300 blanks, so that the expression is
+    /// cut at many places.
     fn tree(random: &mut fastrand::Rng, depth: u32) -> String {
         let count = random.usize(1..9);
         let mut text = String::new();

@@ -41,7 +41,7 @@ enum EvaluationCost {
     Headers,
     /// The payload is read.
     Search,
-    /// The payload is read byte by byte.
+    /// The payload is searched for a pattern.
     Pattern,
 }
 

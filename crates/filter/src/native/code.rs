@@ -190,7 +190,7 @@ mod tests {
     fn refused() {
         const PR_SET_MDWE: libc::c_int = 65;
         const PR_MDWE_REFUSE_EXEC_GAIN: libc::c_ulong = 1;
-        // SAFETY: takes numbers only. From here on this process cannot make memory executable.
+        // SAFETY: takes numbers only. After success this process cannot make memory executable.
         let status = unsafe { libc::prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) };
         if status != 0 {
             println!("SKIP: the kernel refuses no executable memory (before Linux 6.3)");

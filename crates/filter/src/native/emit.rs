@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{Instruction, frame::layout};
 
-/// Maximum length of a program in instructions.
+/// Maximum length, in instructions, of a program that gets a function of its own.
 pub(super) const INSTRUCTIONS_MAX: usize = 4096;
 
 /// The function of one program. Parameters: the first frame and the number of frames. Returns the
@@ -214,8 +214,7 @@ fn packet(builder: &mut FunctionBuilder<'_>, frame: Value) -> PacketValues {
     }
 }
 
-/// The code generator for this processor. Kept after the first call, because detecting the
-/// processor's features takes as long as compiling a short program.
+/// The code generator for this processor. Made once and then kept.
 fn isa() -> Result<OwnedTargetIsa, NativeError> {
     static ISA: OnceLock<OwnedTargetIsa> = OnceLock::new();
     if let Some(isa) = ISA.get() {

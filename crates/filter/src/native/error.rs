@@ -4,7 +4,7 @@ use std::io;
 
 /// Why a program has no machine code, or several programs have no common function.
 /// [`Self::TooLong`] and [`Self::NotFused`] depend on the lengths of the programs. The other
-/// reasons depend on the system or are bugs.
+/// reasons usually depend on the system or are bugs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NativeError {
@@ -29,7 +29,7 @@ pub enum NativeError {
         /// Number of programs.
         programs: usize,
     },
-    /// The translator or the code generator failed: a bug in one of the two.
+    /// The translator or the code generator failed: usually a bug in one of the two.
     #[error("the code generator failed: {message}")]
     Generator {
         /// Message of the code generator, or of a panic.

@@ -139,8 +139,8 @@ fn many(
     builder.ins().return_(&[any]);
 }
 
-/// Writes the copies of all programs, one for each class of packets and one for packets without a
-/// class.
+/// Writes the copies of all programs: one for packets without a class and, if the function
+/// distinguishes classes, one for each class.
 struct ClassCopies<'c, 'f> {
     builder: &'c mut FunctionBuilder<'f>,
     registers: BpfRegisters,

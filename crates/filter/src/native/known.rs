@@ -42,8 +42,8 @@ pub(super) enum RegisterContent {
     HeaderLen(Value),
 }
 
-/// The result of a load on a little-endian processor: the first byte is the lowest. A comparison
-/// swaps the constant when the program is compiled, instead of the bytes at run time.
+/// The result of a load on a little-endian processor: the first byte is the lowest. A test for
+/// equality or of bits swaps the constant at compile time, instead of the bytes at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RawBytes {
     /// The bytes; zero above these bytes.

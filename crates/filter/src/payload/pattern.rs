@@ -16,7 +16,7 @@ const NEST_MAX: u32 = 50;
 /// Maximum size of a pattern's program in bytes. For each byte of a payload, a search may read the
 /// whole program.
 const PROGRAM_BYTES_MAX: usize = 256 << 10;
-/// Maximum size, in bytes, of the cache that a search keeps between payloads.
+/// Approximate limit, in bytes, of the cache that a search keeps between payloads.
 const CACHE_BYTES_MAX: usize = 1 << 20;
 
 /// Parses and compiles the pattern at `start`. Returns the compiled pattern and the offset after

@@ -1,4 +1,4 @@
-//! The test of one payload term.
+//! Tests of payloads: for one payload term, or for many strings at once.
 
 use aho_corasick::{AhoCorasick, packed::Searcher};
 use memchr::memmem::Finder;
@@ -40,8 +40,7 @@ impl PayloadTest {
 
 /// Maximum number of strings in one vector search.
 const PACKED_MAX: usize = 64;
-/// Maximum number of vector searches in a row. Beyond that one automaton takes less time, however
-/// many strings there are.
+/// Maximum number of vector searches in a row. One automaton searches for more strings.
 const SEARCHES_MAX: usize = 16;
 
 /// Tests whether any of many strings occurs in a payload.

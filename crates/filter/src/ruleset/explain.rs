@@ -5,8 +5,8 @@ use retroscope_packet::LinkType;
 use crate::{FilterError, Program};
 
 /// How packets find a rule. On a link type of the set on which look-ups cannot find the rule, the
-/// rule's program or the caller tests every packet. A rule whose look-ups are all for `$flow` or
-/// `$communityId` is found on every link type.
+/// rule's program (if libpcap accepts the rule) or the caller tests every packet. A rule whose
+/// look-ups are all for `$flow` or `$communityId` is found on every link type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RulePlacement {
     /// Look-ups find the rule. No program is needed to decide.
@@ -29,8 +29,8 @@ pub enum RulePlacement {
 pub struct InsertedRule {
     /// How packets find the rule.
     pub placement: RulePlacement,
-    /// Link types of the set for which libpcap rejects the rule. Packets of these link types do not
-    /// match the rule.
+    /// Link types of the set for which the rule needs a program and libpcap rejects the rule.
+    /// Packets of these link types do not match the rule.
     pub refused: Vec<(LinkType, FilterError)>,
 }
 

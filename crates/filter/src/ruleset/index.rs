@@ -46,7 +46,7 @@ pub(super) struct FullRule {
     pub(super) expr: Expr,
     pub(super) view: TagView,
     /// Programs by link type. A link type of the set has a program if the rule needs one there, or
-    /// if the filter was already compiled. It has none if libpcap rejects the rule.
+    /// if the filter already was a single program. It has none if libpcap rejects the rule.
     pub(super) programs: Vec<(LinkType, Program)>,
     /// Whether a part of the expression is opaque. Unless the caller evaluates the filter, an
     /// opaque rule matches nothing on a link type without a program.

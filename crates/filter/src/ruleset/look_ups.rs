@@ -358,7 +358,7 @@ impl Planner<'_> {
         };
         let need = match (literal.atom, self.view) {
             // The interface does not depend on tags, and hardware addresses precede the tags. So
-            // these look-ups find packets with and without tags (addresses: without `vlan`).
+            // look-ups of interfaces, and of addresses without `vlan`, ignore tags.
             (Atom::Interface(_), _) | (Atom::Mac { .. }, TagView::Plain) => need,
             _ => self.need(need),
         };

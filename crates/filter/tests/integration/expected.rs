@@ -1,5 +1,5 @@
-//! Tables of expected results: which expressions compile, and how many packets of real captures
-//! match. The tests check every row.
+//! Tables of expected results: which expressions compile, and how many packets of captures match.
+//! The tests check every row.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Payload terms compared with a naive implementation, on hand-made and real packets, through the
-//! public API.
+//! Payload terms compared with a naive implementation, on hand-made packets and on captures,
+//! through the public API.
 
 use crate::common::frames::{Ends, arp, ipv4, udp, udp6};
 use crate::common::{Capture, savefile, shared};

@@ -1,4 +1,4 @@
-//! Filters on packets of real networks, cut at various places.
+//! Filters on packets of capture files, cut at various places.
 
 use retroscope_packet::LinkType;
 
