@@ -222,7 +222,7 @@ impl ChainParser<'_> {
     }
 
     /// Whether the word at `start` begins with a digit, as a bare number or IPv4 address does, and
-    /// follows a term of Retroscope (such as `$flow`) and the joiner after that term.
+    /// follows an own term, such as `$flow`, and the joiner after that term.
     fn lost_its_qualifiers(&self, start: usize) -> bool {
         let word = self.structure.word(start);
         let is_bare = word.is_some_and(|word| word.starts_with(|c: char| c.is_ascii_digit()));

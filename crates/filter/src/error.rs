@@ -20,7 +20,7 @@ pub struct FilterError {
     span: Range<usize>,
 }
 
-/// Kind of error. [`FilterProblem::Library`] is no fault of the text.
+/// Kind of error. The text does not cause [`FilterProblem::Library`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterProblem {

@@ -218,8 +218,8 @@ impl Template {
         self.fixed().for_each(|piece| piece.seal());
     }
 
-    /// Whether a template that [`Template::resolve`] returned keeps names that libpcap looks up to
-    /// compile it. `false` for any other template.
+    /// Whether a template that [`Template::resolve`] returned still contains names that libpcap
+    /// looks up. `false` for any other template.
     #[must_use]
     pub fn has_names(&self) -> bool {
         self.fixed().any(|piece| piece.name.is_some())

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{Instruction, frame::layout};
 
-/// Maximum length, in instructions, of a program that gets a function of its own.
+/// Maximum length, in instructions, of a program that is compiled alone.
 pub(super) const INSTRUCTIONS_MAX: usize = 4096;
 
 /// The function of one program. Parameters: the first frame and the number of frames. Returns the

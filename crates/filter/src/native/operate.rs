@@ -25,8 +25,8 @@ use crate::{
 /// Longest IPv4 header in bytes: the maximum of [`RegisterContent::HeaderLen`].
 const HEADER_BYTES_MAX: u64 = 60;
 
-/// Flags of every load and store. The access cannot fault, and stays at its position after the
-/// check.
+/// Flags of every load and store. The access cannot fault, and stays after the check of the
+/// captured bytes.
 pub(super) fn load_flags() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }
