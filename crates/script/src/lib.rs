@@ -6,7 +6,7 @@
 //! dump script is `return function(trigger) … end`, which returns a predicate, an expression or nil
 //! for a trigger packet.
 //!
-//! Three things differ from FlowScope:
+//! The main differences from FlowScope:
 //!
 //! - Lua gets packets in batches, so that LuaJIT compiles the loop over the packets together with
 //!   the function.

@@ -328,7 +328,7 @@ impl Machine {
     /// failure count.
     ///
     /// # Panics
-    /// If there are more than [`MANY`] packets.
+    /// If there are more than [`MANY`] packets and the script is not disabled.
     pub fn match_many(&mut self, packets: &[ScriptPacket<'_>]) -> u64 {
         self.run(None, packets)
     }
@@ -353,7 +353,8 @@ impl Machine {
     /// As [`Self::match_many`], for a predicate that this script derived.
     ///
     /// # Panics
-    /// If there are more than [`MANY`] packets, or another script derived the predicate.
+    /// If the script is not disabled, and there are more than [`MANY`] packets, or packets for a
+    /// predicate of another script.
     pub fn match_derived(&mut self, predicate: &LuaPredicate, packets: &[ScriptPacket<'_>]) -> u64 {
         self.run(Some(predicate), packets)
     }

@@ -1,9 +1,9 @@
 //! Modules in Lua: FlowScope's callbacks over the flows of a [`Runner`](crate::Runner).
 //!
 //! The file returns a table of functions and settings ([`LuaModule::new`]). The states of flows are
-//! in memory that Rust owns. Lua sees only the state of the current flow, through checked accessors
-//! (`module.lua`). One call handles up to [`MANY`] packets. If the module makes the keys, another
-//! call precedes it.
+//! in memory that Rust owns. The file's functions see only the state of the current flow, through
+//! checked accessors (`module.lua`). One call handles up to [`MANY`] packets. If the module makes
+//! the keys, another call precedes it.
 
 use std::{cell::Cell, ptr, time::Duration};
 

@@ -2,9 +2,9 @@
 //!
 //! FlowScope's user modules work alike (FlowScope paper, section IV, and its later
 //! `lua/flowscope.lua`). For each packet FlowScope looks up the flow and calls the module with the
-//! flow's state; the module says whether to dump the flow. Three things differ here. The flow table
-//! is that of [`retroscope_flow`], of bounded memory. One call handles a batch of packets. A module
-//! that fails loses the rest of the batch and continues; after a second failure it is disabled.
+//! flow's state; the module says whether to dump the flow. The main differences: the flow table is
+//! that of [`retroscope_flow`], of bounded memory. One call handles a batch of packets. A failed
+//! call loses the rest of its batch, or its check; a second failure disables the module.
 //!
 //! The caller passes packets and times to [`crate::Runner`], which returns requests. The runner
 //! reads no clock.
