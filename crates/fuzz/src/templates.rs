@@ -10,8 +10,8 @@ use retroscope_packet::{LinkType, parse};
 
 /// Maximum length of a text, bytes. libpcap takes seconds for some longer texts.
 const TEXT_BYTES_MAX: usize = 400;
-/// Words that libpcap knows. Except numbers and our variables, the target passes no other words to
-/// libpcap, because libpcap would look them up as names in the system and in the network.
+/// Words that the target passes to libpcap, in addition to numbers and our variables. libpcap would
+/// look up most other words as names in the system and in the network.
 const WORDS: [&str; 48] = [
     "and",
     "or",
