@@ -291,7 +291,7 @@ impl Runner {
         }
     }
 
-    /// Checks the flows once more at the end of the recording.
+    /// Checks the flows once more at the end of the recording, if the module has checks.
     pub fn finish(&mut self) {
         while self.check.is_some() {
             self.check_some(0);

@@ -1,7 +1,7 @@
 //! The memory that Lua and Rust share during one call: the packets of a batch, and which of their
 //! facts the script uses.
 //!
-//! Rust parses headers before the script runs, so that the script's loop does not call Rust for
+//! Rust parses headers before the script runs, so that the script's loop need not call a parser for
 //! each packet. Rust fills in only the groups of facts ([`PacketFacts`]) that the script's
 //! accessors need. `prelude.lua` finds the names of accessors in the script's text. An accessor
 //! whose name the text does not contain (`pkt["src" .. "_port"]`) requests its facts when it is

@@ -86,9 +86,9 @@ impl Expr {
         }
     }
 
-    /// Whether a packet matches, with the result of libpcap's program without optimization.
-    /// Primitives are tested from left to right, as far as needed. A load beyond the captured bytes
-    /// (`None`) rejects the packet wherever it happens in the expression.
+    /// Whether a packet matches, as by libpcap's program without optimization; [`Atom::Opaque`] and
+    /// [`Atom::Flow`] count as true. Primitives are tested from left to right, as far as needed. A
+    /// load beyond the captured bytes (`None`) rejects the packet wherever it happens.
     pub(super) fn holds(&self, view: TagView, input: &AtomInput<'_>) -> Option<bool> {
         match self {
             Self::Atom(atom) => atom.holds(view, input),

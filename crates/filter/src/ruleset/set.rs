@@ -226,8 +226,7 @@ impl RuleSet {
         std::mem::take(&mut self.fused)
     }
 
-    /// Bytes of memory in tables, without the entries of groups, expressions, programs and old
-    /// versions.
+    /// Bytes of memory in tables, without group entries, expressions, programs and old versions.
     #[must_use]
     pub fn table_bytes(&self) -> usize {
         self.work.bytes()
