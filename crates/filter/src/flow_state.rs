@@ -12,8 +12,8 @@ use crate::filled::{FlowTerm, TermValues};
 /// the packets. The size of a state is bounded.
 ///
 /// A later fragment of TCP, UDP or SCTP carries no ports. It belongs to the flow if the first
-/// fragment of its datagram does. Before the first fragment is seen, a later fragment is undecided
-/// if its addresses and its protocol fit the flow.
+/// fragment of its datagram does. Before the first fragment is seen, a later fragment is usually
+/// undecided if its addresses and its protocol fit the flow.
 #[derive(Debug, Clone, Default)]
 pub struct FlowState {
     /// Whether a datagram belongs to the flow. Known from the first fragment of the datagram, or
