@@ -30,11 +30,28 @@ wait $program
 sleep 1.5
 kill -TERM $program
 wait $program
-tail -n 1 timemachine.log.stats
+tail -n 1 stats.timemachine.log
 "#;
 /// One class for all packets, in memory, without a cutoff and without indexes.
-const TIME_MACHINE_CONFIG: &str = r#"main { workdir "FOLDER"; queryfiledir "FOLDER"; indexdir "FOLDER"; logfile "timemachine.log"; log_interval 1; console 0; rmtconsole 0; bro_listen 0; daemon 0; }
-class "all" { filter ""; precedence 1; cutoff no; disk 64m; filesize 32m; mem 256m; }
+const TIME_MACHINE_CONFIG: &str = r#"main {
+workdir "FOLDER";
+queryfiledir "FOLDER";
+indexdir "FOLDER";
+logfile "timemachine.log";
+log_interval 1;
+console 0;
+rmtconsole 0;
+bro_listen 0;
+daemon 0;
+}
+class "all" {
+filter "";
+precedence 1;
+cutoff no;
+disk 64m;
+filesize 32m;
+mem 256m;
+}
 "#;
 
 /// Other programs, which have no other rows.
