@@ -244,8 +244,8 @@ impl Dumper {
 
     /// From files, when the inserter catches up: calls [`Marks::settle`].
     pub(crate) fn settle_marks(&self) {
-        if let Some(marks) = &self.parts.marks {
-            marks.settle();
+        if let Some(notice) = self.parts.marks.as_ref().and_then(|marks| marks.settle()) {
+            self.tell(RecorderEvent::Notice(notice));
         }
     }
 

@@ -14,7 +14,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Mutex,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -58,6 +58,9 @@ enum MarkedFlows {
         table: Mutex<HashMap<BiflowKey, Mark>>,
         /// Flows with packets in open dumps since the inserter last caught up.
         dumped: Mutex<HashSet<BiflowKey>>,
+        /// 1: a flow got no mark for lack of room; 2: this was reported. `Relaxed`: no other access
+        /// depends on the number.
+        lost: AtomicU8,
     },
 }
 
@@ -97,6 +100,7 @@ impl Marks {
             MarkedFlows::Exact {
                 table: Mutex::default(),
                 dumped: Mutex::default(),
+                lost: AtomicU8::new(0),
             }
         };
         Self {
@@ -125,10 +129,12 @@ impl Marks {
         };
         match &self.flows {
             MarkedFlows::Shared { .. } => self.exempt(key),
-            MarkedFlows::Exact { dumped, .. } => {
+            MarkedFlows::Exact { dumped, lost, .. } => {
                 let mut dumped = lock(dumped);
                 if dumped.len() < MARKS {
                     dumped.insert(key);
+                } else if !dumped.contains(&key) {
+                    lost.fetch_max(1, Relaxed);
                 }
             }
         }
@@ -163,12 +169,18 @@ impl Marks {
     }
 
     /// From files, when the inserter catches up: exempts the flows with packets in open dumps. All
-    /// stored packets were analyzed.
-    pub(crate) fn settle(&self) {
-        if let MarkedFlows::Exact { dumped, .. } = &self.flows {
-            let dumped = std::mem::take(&mut *lock(dumped));
-            dumped.into_iter().for_each(|key| self.exempt(key));
-        }
+    /// stored packets were analyzed. Returns a message for the user if a flow got no mark for the
+    /// first time.
+    pub(crate) fn settle(&self) -> Option<String> {
+        let MarkedFlows::Exact { dumped, lost, .. } = &self.flows else {
+            return None;
+        };
+        let dumped = std::mem::take(&mut *lock(dumped));
+        dumped.into_iter().for_each(|key| self.exempt(key));
+        let is_new = lost.compare_exchange(1, 2, Relaxed, Relaxed).is_ok();
+        is_new.then(|| {
+            format!("{MARKS} flows are exempt or shunted: further flows are neither, and packets of theirs that triggers or dumps need may be shed")
+        })
     }
 
     /// Sets a mark. An exempt flow stays exempt.
@@ -186,14 +198,14 @@ impl Marks {
                 }
                 Mark::Shunted { at_ns } => shunted.put(&key, at_ns.cast_unsigned()),
             },
-            MarkedFlows::Exact { table, .. } => {
+            MarkedFlows::Exact { table, lost, .. } => {
                 let mut table = lock(table);
                 let has_room = table.len() < MARKS;
                 match table.get_mut(&key) {
                     Some(Mark::Exempt) => {}
                     Some(shunted) => *shunted = mark,
                     None if has_room => drop(table.insert(key, mark)),
-                    None => {}
+                    None => _ = lost.fetch_max(1, Relaxed),
                 }
             }
         }
@@ -327,6 +339,23 @@ mod tests {
         let least = usize::try_from(FLOWS).unwrap() * 98 / 100;
         assert!(of(0..FLOWS) > least && of(FLOWS..2 * FLOWS) > least);
     }
+
+    /// From files, the first flow without room for its mark is reported once.
+    #[test]
+    fn flows_without_a_mark_are_reported() {
+        let rules = Rules::new(FilterMode::Savefile, Arc::new(NativeCode::new()));
+        let marks = Marks::new(false, rules);
+        let key = |flow: usize| BiflowKey::opaque(0, &flow.to_ne_bytes());
+        (0..MARKS).for_each(|flow| marks.shunt(key(flow), 0));
+        marks.exempt(key(0));
+        assert_eq!(marks.settle(), None);
+        marks.exempt(key(MARKS));
+        assert_eq!(marks.get(&key(MARKS)), None);
+        assert!(marks.settle().is_some());
+        marks.exempt(key(MARKS));
+        assert_eq!(marks.settle(), None);
+    }
+
     /// One thread exempts a flow while another shunts it: the flow is exempt, whichever thread is
     /// first.
     #[test]
