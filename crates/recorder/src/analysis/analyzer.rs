@@ -553,7 +553,7 @@ impl Core {
         let called = terms.called.as_deref();
         let rule = called.unwrap_or(self.rule_name(hit.rule)).to_owned();
         let (text, predicate) = expression.resolve(!self.live);
-        let has_packet = hit.record < u64::MAX;
+        let has_packet = hit.has_packet();
         let trigger = has_packet.then_some((hit.producer, hit.record, expression.interface));
         let offset_ns = if let Some(alert) = &terms.alert {
             alert.time_ns.saturating_sub(hit.time_ns)

@@ -103,17 +103,23 @@ pub(crate) struct HitOrder {
     pub(crate) rule: usize,
 }
 
+/// Record number of a hit without a packet; larger numbers distinguish such hits of one time.
+const NO_PACKET: u64 = 1 << 63;
+
 impl HitOrder {
-    /// The position of a trigger by hand, of an alert, or of a command that triggers a rule. The
-    /// record number `u64::MAX` says that the hit has no packet.
+    /// The position of a trigger by hand, of an alert, or of a command that triggers a rule.
     pub(crate) fn without_packet(time_ns: i64, rule: usize) -> Self {
         Self {
             time_ns,
             source: 0,
             producer: 0,
-            record: u64::MAX,
+            record: NO_PACKET,
             rule,
         }
+    }
+
+    pub(crate) fn has_packet(&self) -> bool {
+        self.record < NO_PACKET
     }
 }
 
@@ -176,7 +182,7 @@ pub(crate) struct Director<K> {
     config: DirectorConfig,
     pub(crate) clock_ns: i64,
     pub(crate) mono_ns: i64,
-    /// Hits that act later, and what they would dump. No two hits of packets have the same order.
+    /// Hits that act later, and what they would dump.
     waiting: BTreeMap<HitOrder, (TriggerTerms, Result<K, HitRefusal>)>,
     /// Start of the window of each waiting hit, ns.
     wanted_from: BTreeSet<(i64, HitOrder)>,
@@ -312,9 +318,19 @@ impl<K: Eq + Hash + Clone> Director<K> {
         // after the hit would act, unless a limit of packets or bytes ends the dump.
         let open = self.belongs_to_open(&hit);
         if open.is_none() {
-            let from_ns = hit.terms.window.start_ns(hit.order.time_ns);
-            self.wanted_from.insert((from_ns, hit.order));
-            self.waiting.insert(hit.order, (hit.terms, hit.expression));
+            let mut order = hit.order;
+            // No two hits of packets have the same order, but commands may.
+            if !order.has_packet() {
+                let end = HitOrder {
+                    record: u64::MAX,
+                    ..order
+                };
+                let last = self.waiting.range(order..end).next_back();
+                order.record = last.map_or(NO_PACKET, |(last, _)| last.record + 1);
+            }
+            let from_ns = hit.terms.window.start_ns(order.time_ns);
+            self.wanted_from.insert((from_ns, order));
+            self.waiting.insert(order, (hit.terms, hit.expression));
             if self.waiting.len() > WAITING_MAX {
                 self.act_next(orders);
             }
@@ -597,7 +613,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         // If a source promises no watermarks, the clock may show any time for its packets. So the
         // window does not close by this clock, but at the latest by the monotonic deadline.
         let promises = self.promises.get(hit.producer).copied();
-        let is_promised = promises.unwrap_or(true) || hit.record == u64::MAX;
+        let is_promised = promises.unwrap_or(true) || !hit.has_packet();
         self.open.add(DirectorDump {
             id,
             rule: hit.rule,

@@ -157,6 +157,19 @@ fn hits_within_the_hold_time_act_in_order_of_time() {
     assert_eq!(opened, [(10 * S - S / 20, "a")]);
 }
 
+/// Two commands that trigger a rule at the same time of the clock both count. If their expressions
+/// differ, each command has a dump.
+#[test]
+fn commands_of_the_same_time_are_different_hits() {
+    let command = |expression| TriggerHit {
+        order: HitOrder::without_packet(S, 0),
+        ..hit(S, 0, expression)
+    };
+    let (opened, counts) = run(config(), &["a", "b", "a"].map(command));
+    assert_eq!(opened, [(S, "a"), (S, "b")]);
+    assert_eq!((counts.triggers, counts.suppressed.total()), (2, 1));
+}
+
 #[test]
 fn live_hits_act_at_once() {
     let mut director = Director::new(DirectorConfig {
