@@ -38,7 +38,7 @@ enum Change {
 /// Prints a table of all rows in `folder`, and returns whether no row got worse.
 ///
 /// # Errors
-/// An error, usually with the path, if a round cannot be read or a commit has no round.
+/// An error, usually with the path, if a round cannot be read or a commit has no row.
 pub fn compare(folder: &Path, print: impl Fn(&str)) -> io::Result<bool> {
     let base = rounds(&folder.join(BASE))?;
     let new = rounds(&folder.join(NEW))?;
@@ -97,8 +97,8 @@ fn rounds(folder: &Path) -> io::Result<BTreeMap<String, Rounds>> {
     Ok(figures)
 }
 
-/// Whether a smaller figure of this row is better: determined by its goal, or without a goal by its
-/// name and unit.
+/// Whether a smaller figure of this row counts as better: determined by its goal, or without a goal
+/// by its name and unit.
 fn is_less_better(name: &str) -> bool {
     let Some(row) = rows::find(name) else {
         return false;

@@ -48,7 +48,7 @@ const PUBLISHED: usize = 1024;
 const FILE_FRAMES: u64 = 1_000_000;
 /// How long the thread leaves the kernel alone after it found no packets.
 const REST: Duration = Duration::from_millis(1);
-/// Packets a second at 10 Gbit/s.
+/// Frames of the minimum size a second at 10 Gbit/s.
 const LINE_RATE: f64 = 14.88e6;
 
 /// All rows of this module.

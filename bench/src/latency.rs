@@ -2,13 +2,14 @@
 //! the third-party queues run at the same rates, with one producer and one consumer.
 //!
 //! The producer reads the monotonic clock, and stores all packets that are due with this time as
-//! their stamp. It hands these packets over at once, as an inserter publishes when its source runs
-//! dry. The consumer reads the clock once for each batch, storage, buffer or single packet.
+//! their stamp. Except to QQ of 2016, it hands these packets over at once, as an inserter publishes
+//! when its source runs dry. The consumer reads the clock once for each batch, storage, buffer or
+//! single packet.
 //!
 //! - The reader of our ring sleeps whenever there are no new packets ([`Reader::wait`]), as an idle
 //!   recorder does. In the rows `ring-spinning` it polls instead.
 //! - The consumer of QQ of 2016 sleeps at a condition variable. The consumer gets a storage after
-//!   the producer has filled the storage, or when the producer stores a packet after the hold time.
+//!   the producer has filled the storage or stores a packet after the hold time, or at the end.
 //! - The consumer of a third-party queue polls without pauses. A queue operation carries one packet
 //!   or, in the rows `latency/QUEUE/64/…`, a buffer of at most 64 packets. The producer sends a
 //!   buffer when it is full, and when no further packet is due.
@@ -38,10 +39,10 @@ const NAP: Duration = Duration::from_millis(10);
 /// If the next packet is due in more than this time, the producer sleeps until then. Otherwise the
 /// producer polls the clock.
 const SLEEP_MIN_NS: u64 = 200_000;
-/// Bytes of the packets.
+/// Bytes of the packets, except in [`links`].
 const PACKET_BYTES: usize = 64;
-/// More than a run up to 1 Mpps can store. At 10 Mpps a run stores more, and fails if its reader is
-/// lapped.
+/// More than a run up to 1 Mpps can store. At 10 Mpps a run can store more, and fails if its reader
+/// is lapped.
 const RING_BYTES: u64 = 256 << 20;
 /// How long a reader is observed without packets.
 const SILENCE_SECONDS: f64 = 2.0;
@@ -59,7 +60,7 @@ const QUANTILES: [&str; 2] = ["p50", "p99"];
 /// Links in table 7.4, Gbit/s, and sizes of inner queues.
 const LINKS: [u32; 2] = [10, 40];
 const INNER_MIB: [usize; 3] = [2, 4, 32];
-/// Bytes of the packets on such a link.
+/// Bytes of the packets on the links of [`LINKS`].
 const LINK_PACKET_BYTES: usize = 1514;
 
 /// The figures of a run.
@@ -239,7 +240,7 @@ impl Pace {
 
     /// Runs a producer, which calls [`Self::send`], and a consumer. `take` shows the consumer the
     /// packets that are there, and returns whether there were packets; otherwise it may wait.
-    /// `stop` wakes both threads.
+    /// `stop` must wake a thread that waits without a time limit.
     pub(crate) fn run(
         &self,
         stop: &dyn Fn(),
@@ -299,7 +300,7 @@ impl Consumer {
         self.now_ns = ns(self.start.elapsed());
     }
 
-    /// Records the latency of one of these packets, which has this stamp.
+    /// Records the latency of a packet with this stamp, seen at the time that [`Self::look`] noted.
     #[inline]
     pub(crate) fn see(&mut self, time_ns: u64) {
         let latency_ns = self.now_ns.saturating_sub(time_ns);

@@ -16,7 +16,7 @@
 //! A [`contest::Load`] describes the packets to carry. A contestant implements [`contest::Contest`]
 //! and starts its threads through [`contest::race`]. [`measure::Heat`] runs contestants in turns
 //! and computes medians and ratios. Counts and checksums verify the runs of
-//! queues ([`contest::Run::check`]); a failed check fails the row and the program. The ring keeps
+//! queues ([`contest::Run::check`]); a contestant that fails a check has no figure. The ring keeps
 //! packets in its own memory. Its opponents keep packets in a [`memory::Memory`] of the same size,
 //! which all opponents share, except where a row measures another way of use.
 //!

@@ -12,10 +12,10 @@ pub const MACHINE: &str = "machine.json";
 /// Facts from shell commands: a name, ` | `, and a command.
 const COMMANDS: &str = include_str!("machine.txt");
 
-/// Facts about machine and build by name, each a word or a sentence.
+/// Facts about machine, build and run, by name.
 pub type Facts = BTreeMap<String, String>;
 
-/// Collects the facts.
+/// Collects the facts of machine and build.
 #[must_use]
 pub fn look() -> Facts {
     let commands = COMMANDS.lines().filter_map(|line| line.split_once(" | "));
@@ -87,7 +87,7 @@ impl CpuTimes {
         Some(Self { all, steal })
     }
 
-    /// Percentage of the CPU time since `start` that was stolen. `None`: no time passed.
+    /// Percentage of the CPU time since `start` that was stolen. `None`: the times did not grow.
     fn steal_percent_since(self, start: Self) -> Option<f64> {
         let all = self.all.checked_sub(start.all).filter(|all| *all > 0)?;
         Some(self.steal.saturating_sub(start.steal) as f64 * 100.0 / all as f64)

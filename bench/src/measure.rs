@@ -5,8 +5,8 @@
 //! turn of an entrant does not count: it warms up. A paced entrant also learns from this turn how
 //! much work fills the time of a run.
 //!
-//! A figure with a spread above [`SPREAD_MAX`] is unsteady: its entrants take turns again, and the
-//! steadiest figure is reported.
+//! A figure of a [`Heat`] with a spread above [`SPREAD_MAX`] is unsteady: its entrants take turns
+//! again, and the steadiest figure is reported.
 
 use std::cell::{Ref, RefCell};
 
@@ -29,7 +29,7 @@ pub enum Failure {
     /// figure. This failure does not fail the program.
     #[error("{0}")]
     Unsound(String),
-    /// A number of packets is wrong: often some were lost, or seen twice. Fails the program.
+    /// A number of packets is wrong, often because of loss. Fails the program if a row reports it.
     #[error("{seen} packets were seen instead of {expected}")]
     Count {
         /// Packets that must be seen.
@@ -37,7 +37,7 @@ pub enum Failure {
         /// Packets seen.
         seen: u64,
     },
-    /// A result is wrong, or a call failed that should work. This failure fails the program.
+    /// A result is wrong, or a call failed that should work. Fails the program if a row reports it.
     #[error("{0}")]
     Wrong(String),
 }
@@ -185,7 +185,7 @@ impl Scale {
     }
 }
 
-/// A contestant that runs in turns. The closure makes one run and returns its figure.
+/// A contestant that runs in turns. The closure returns the figure of one run.
 pub struct Entrant<'a> {
     /// For progress and comparison; often the name of a row.
     pub name: String,
@@ -200,9 +200,9 @@ impl<'a> Entrant<'a> {
         Self { name, run }
     }
 
-    /// An entrant whose runs take about `seconds` seconds. The argument of the closure is the
-    /// amount of work, at first `least` and never less. The closure returns its figure and its work
-    /// per second. The work per second determines the amount for the next run.
+    /// An entrant whose counted runs should take `seconds` seconds. The argument of the closure is
+    /// the amount of work, at first `least` and never less. The closure returns its figure and its
+    /// work per second. The work per second determines the amount for the next run.
     pub fn paced(
         name: impl Into<String>,
         seconds: f64,
@@ -430,7 +430,7 @@ impl<'a> Heat<'a> {
     /// The ratio of the figure of `one` to the figure of `other`.
     ///
     /// # Errors
-    /// Why one of the two has no figures.
+    /// As of [`Series::over`], or [`Failure::Unsound`]: one of the two is not an entrant.
     pub fn ratio(&self, one: &str, other: &str) -> Result<Spread, Failure> {
         self.ratio_among(&[], one, other)
     }

@@ -1,5 +1,5 @@
-//! The memory in which contestants keep packets: one region, pre-faulted once, lent to one
-//! contestant after another.
+//! The memory in which the ring's opponents keep packets: usually one region, pre-faulted once,
+//! lent to one contestant after another.
 #![expect(unsafe_code, reason = "asks for huge pages")]
 
 use rustix::mm::{Advice, madvise};

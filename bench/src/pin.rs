@@ -1,7 +1,7 @@
 //! Pins threads to CPUs: one CPU for each thread, as long as there are enough.
 //!
-//! The list of CPUs ([`cpus`]) begins with one CPU of each physical core. Thread `t` of a run (of a
-//! race between queues: producers first, then consumers) runs on CPU `t` of the list, modulo its
+//! The list of CPUs ([`cpus`]) usually begins with one CPU of each core. Thread `t` of a run in
+//! `contest` (in a race: producers first, then consumers) runs on CPU `t` of the list, modulo its
 //! length. With enough CPUs, producers and consumers have separate CPUs. With 2 producers and 2
 //! consumers on 2 CPUs, producer `i` shares CPU `i` with consumer `i`, so that both CPUs do the
 //! same work. The rule is the same for all contestants.
@@ -14,8 +14,8 @@ use rustix::{
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 
-/// The CPUs that this process may use, one CPU of each physical core before their siblings. Empty
-/// if the system does not report its CPUs.
+/// The CPUs that this process may use, in the order of [`cores_first`]. Empty if the system does
+/// not report its CPUs.
 pub(crate) fn cpus() -> &'static [usize] {
     static CPUS: LazyLock<Vec<usize>> = LazyLock::new(|| {
         let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
@@ -41,7 +41,7 @@ pub(crate) fn cores() -> usize {
 }
 
 /// Pins the calling thread to a CPU: number `thread` of [`cpus`], modulo their number. No effect if
-/// the system refuses.
+/// there are none, or if the system refuses.
 pub(crate) fn pin(thread: usize) {
     let cpus = cpus();
     if !cpus.is_empty() {
@@ -71,8 +71,8 @@ pub(crate) fn confined<T>(to: &[usize], work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Moves the first CPU of each core to the front. `siblings` returns the list of the CPUs that
-/// share the core of a CPU, like `0,4` or `0-1`.
+/// Moves to the front each CPU that is the first of its core, or whose first is unknown or not
+/// allowed. `siblings` returns the list of the CPUs that share the core of a CPU, like `0-1`.
 fn cores_first(allowed: &[usize], siblings: impl Fn(usize) -> Option<String>) -> Vec<usize> {
     let is_first = |&cpu: &usize| {
         let list = siblings(cpu).and_then(|list| list.trim().parse::<CpuList>().ok());

@@ -23,8 +23,8 @@ const HEIGHT: u32 = 440;
 const LEGEND_WIDTH: u32 = 210;
 const FONT: &str = "sans-serif";
 
-/// The palette of Okabe and Ito ("Color Universal Design", 2008), which people with any color
-/// vision can distinguish. Its yellow is omitted, because it is too pale on white, and gray
+/// The palette of Okabe and Ito ("Color Universal Design", 2008), chosen for people with any color
+/// vision. Its yellow is omitted, because it is too pale on white, and gray
 /// replaces its black.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0x00, 0x72, 0xb2),
@@ -77,7 +77,7 @@ pub(crate) fn write_all(
 }
 
 /// The title and the SVG of a figure, from its fields in the list. `None` if none of its rows has a
-/// value, or if drawing fails.
+/// value above 0, or if drawing fails.
 pub(crate) fn draw(rows: &[Row], fields: &[&str]) -> Option<(String, String)> {
     let [_, unit, axis, title, cells] = fields else {
         return None;
@@ -89,7 +89,7 @@ pub(crate) fn draw(rows: &[Row], fields: &[&str]) -> Option<(String, String)> {
 }
 
 /// Draws one line for each line of the grid, over its columns. Returns whether the figure contains
-/// any value.
+/// any value above 0.
 fn lines(
     grid: &Grid<'_>,
     title: &str,

@@ -1,7 +1,7 @@
 //! The whole recorder, and inserters alone without analyzers: with the generator in this process,
 //! and with DPDK's synthetic packets.
 //!
-//! `analyzers` compares one and two analyzers, `dump_rate` a dump with the disk. `hits` measures the
+//! `analyzers` compares one and two analyzers, `dump_rate` dumps with the disk. `hits` measures the
 //! time from a packet to the effect of its hit, `processing` the time of a module for a packet, and
 //! `slowed` inserters on several receive queues.
 
@@ -38,7 +38,7 @@ use crate::{
 const OVERHEAD_BYTES: u64 = 18;
 /// The trigger filter. No frame has this port.
 const TRIGGER: &str = "udp port 60000";
-/// A recorder that has not ended after this time is aborted.
+/// [`Plan::record`] aborts a recorder that has not ended after this time.
 const SILENCE: Duration = Duration::from_secs(20);
 /// Bytes of the frames.
 const FRAME_BYTES: u16 = 64;
@@ -52,7 +52,7 @@ const PLACES: [(&str, Analyzers); 3] = [
     ("recorder/64B/vs-ring-thread", ONE_THREAD),
 ];
 /// Two inserters against one inserter, without and with inline analysis. If the first row misses
-/// its goal, memory limits two inserters, and the second row has a remark.
+/// its goal, memory may limit two inserters, and the second row has a remark.
 const TWO_INSERTERS: &str = "recorder/inserters/2-vs-1";
 const TWO_INLINE: &str = "recorder/2-inline/vs-1";
 

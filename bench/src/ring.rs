@@ -34,7 +34,7 @@ pub(crate) struct RingContest {
     ring: Ring,
     producers: Vec<Producer>,
     readers: Vec<Reader>,
-    /// Stamps below this were used.
+    /// The stamps of the next run begin here.
     time: u64,
     /// Whether a reader that finds no packet sleeps at once.
     pub(crate) is_sleepy: bool,

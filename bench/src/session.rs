@@ -25,7 +25,7 @@ pub const RESULTS: &str = "results.json";
 /// The groups that an interrupted run has finished, one a line, in the folder of results.
 const FINISHED: &str = "finished.txt";
 /// Maximum number of counted turns of each entrant in a round of [`Session::measure`] and
-/// [`Session::measure_parts`]. Judged rows have [`Scale::repetitions`] counted turns in a round.
+/// [`Session::measure_parts`]. A round of [`Session::heat`] has [`Scale::repetitions`].
 pub(crate) const REPETITIONS: usize = 3;
 
 /// A run that returns the figures of several rows.
@@ -222,7 +222,7 @@ impl Session {
     /// failed measurement is written as a row too.
     ///
     /// # Errors
-    /// The results cannot be written.
+    /// The results cannot be written, or a group cannot begin.
     pub fn run(&self, commands: &[Command]) -> io::Result<()> {
         let mut groups = rows::MEASURES.to_vec();
         groups.retain(|(group, of, _)| {
@@ -283,7 +283,7 @@ impl Session {
         self.measure_remarked(what, entrants, None)
     }
 
-    /// As [`Self::measure`], with a remark for each figure.
+    /// As [`Self::measure`]. Each figure gets the remark, if there is one.
     ///
     /// # Errors
     /// The results cannot be written.
@@ -302,8 +302,8 @@ impl Session {
         })
     }
 
-    /// Runs cases in turns, and writes the selected rows `CASE` + `PART` of each case. All parts of
-    /// a case come from the same runs.
+    /// Runs cases in turns, and writes the selected rows `CASE` + `PART` of each case. Each run
+    /// measures all parts of a case.
     ///
     /// # Errors
     /// The results cannot be written.

@@ -3,10 +3,10 @@
 //! the check of the hold time, the processor time of a sink, other ways to use a queue, several
 //! receive queues, and all rates on one scale.
 //!
-//! The thesis's machine has 6 cores. If this machine has fewer CPUs than a row has threads:
+//! The thesis's machine has 6 cores. With two or more CPUs, but fewer than a row has threads:
 //!
-//! - Rows whose names say three or more producers or threads, and guard distances that are too
-//!   large for the producers, do not run.
+//! - Rows whose names say three or more producers or threads, or more receive queues than CPUs, and
+//!   guard distances that are too large for the producers, do not run.
 //! - Sinks, inner queues and guard distances run with two producers instead of four or five. A
 //!   remark says how many threads share the CPUs.
 
@@ -308,8 +308,8 @@ fn written(session: &Session, folder: &Path) -> Result<f64, Failure> {
     Ok(bytes.len() as f64 * 8e-9 / start.elapsed().as_secs_f64())
 }
 
-/// Gbit/s of the fastest link of a device that reports a speed. Virtual links report speeds that
-/// nobody measured (veth: 10 Gbit/s) and have no device.
+/// Gbit/s of the fastest link of a device that reports a speed. A link without a device, such as
+/// veth, may report a speed that nobody measured (10 Gbit/s).
 ///
 /// # Errors
 /// [`Failure::CannotRun`]: no such link.

@@ -58,8 +58,7 @@ const LOADS: [CaptureLoad; 2] = [
 
 /// Number of packets if both programs keep packets. The number for 1514 bytes has two bounds. With
 /// more packets, the host more often takes the CPU for longer than tcpdump's buffer of 2 MiB lasts
-/// (6.5 ms at this rate): half of the runs must pass. With far fewer packets, tcpdump would need
-/// only one file.
+/// (6.5 ms at this rate), and the run fails. With far fewer, tcpdump would need only one file.
 const COUNTS_KEPT: [u64; 2] = [1_000_000, 150_000];
 
 /// One kind of traffic.

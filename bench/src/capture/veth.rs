@@ -98,7 +98,7 @@ fn ip(arguments: &[&str]) -> Result<String, Failure> {
 /// The output of a program.
 ///
 /// # Errors
-/// [`Failure::CannotRun`]: the program failed.
+/// [`Failure::CannotRun`]: the program failed. [`Failure::Wrong`]: it did not start.
 pub(crate) fn printed(output: io::Result<Output>, what: &str) -> Result<String, Failure> {
     let output = output.map_err(|error| Failure::system(what, error))?;
     if output.status.success() {

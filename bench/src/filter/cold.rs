@@ -2,10 +2,10 @@
 //!
 //! The ring and the packed memory have packets of the same sequence, of 64, 694 and 1514 bytes in
 //! random order, 770 on average. The ring has the last packets of the sequence, the packed memory
-//! the first, as many as fit. The ring is read as the analyzer reads it: descriptors yield 64
-//! frames while the ring prefetches the packets, then a filter runs on the 64 frames. The packed
-//! packets are walked by the lengths in their headers, as in a mapped file. Each pass covers the
-//! whole of its memory, many times the size of the caches. It therefore leaves nothing in the
+//! the first, as many as fit. A filter reads the ring as the analyzer does: descriptors yield up to
+//! 64 frames while the ring prefetches the packets, then the filter runs on these frames. The
+//! packed packets are walked by the lengths in their headers, as in a mapped file. Each pass covers
+//! its whole memory, at full scale much more than the caches have. It then leaves nothing in the
 //! caches for the other pass, and only the end of its memory for its own next pass.
 
 use retroscope_filter::{Aux, FilterFrame, Program};

@@ -65,7 +65,7 @@ const PROTOCOL: usize = 23;
 const NEXT_HEADER: usize = 20;
 const IPV6_END: usize = 54;
 
-/// The head of an IPv4 packet.
+/// The Ethernet and IPv4 headers of an IPv4 packet, without options.
 #[inline(always)]
 fn ipv4(frame: &[u8]) -> Option<&[u8; HEAD_BYTES]> {
     frame
@@ -73,7 +73,7 @@ fn ipv4(frame: &[u8]) -> Option<&[u8; HEAD_BYTES]> {
         .filter(|head: &&[u8; HEAD_BYTES]| [head[12], head[13]] == [0x08, 0x00])
 }
 
-/// Source and destination.
+/// Source and destination address in IPv4 headers.
 #[inline(always)]
 fn addresses(head: &[u8; HEAD_BYTES]) -> (u32, u32) {
     (word(head, 26), word(head, 30))

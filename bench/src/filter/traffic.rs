@@ -1,4 +1,4 @@
-//! Generated packets for filters: of the mix, each single filter matches some and rejects most.
+//! Generated packets for filters. Of [`Hot`], each single filter matches some and rejects most.
 
 use retroscope_filter::{Aux, FilterFrame};
 
@@ -26,7 +26,7 @@ pub(super) enum FrameKind {
     Fragment,
 }
 
-/// The specification of a packet. IPv6 addresses contain the addresses as their last 4 bytes. Kinds
+/// The specification of a packet. IPv6 addresses end with the 4 bytes of `src` and `dst`. Kinds
 /// without ports ignore the ports.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spec {

@@ -25,7 +25,7 @@ use crate::{
     session::Session,
 };
 
-/// Cells of the table, as in the recorder.
+/// Cells of the table, as in the live recorder.
 const CELLS: usize = 1 << 20;
 /// One operation of this many is a put.
 const PUTS: usize = 20;
@@ -185,7 +185,7 @@ fn running(table: impl Table + 'static, keys: &[BiflowKey], threads: usize) -> L
         let sum = |of: fn(&(u64, u64, f64)) -> u64| found.iter().map(of).sum::<u64>();
         let (missed, wrong) = (sum(|it| it.0), sum(|it| it.1));
         let seconds = found.iter().map(|it| it.2).fold(0.0, f64::max);
-        // The limit of missed keys is twice the rate of the formula in `errors`.
+        // The limit of missed keys is about twice the rate of the formula in `errors`.
         if wrong > 0 || missed as f64 > all as f64 * keys.len() as f64 / CELLS as f64 {
             let why = format!("{wrong} values of other flows, {missed} of {all} not found");
             return Err(Failure::Wrong(why));
@@ -258,9 +258,9 @@ fn keys_of(load: usize) -> u64 {
     (SMALL * load / 100) as u64
 }
 
-/// The percentage of keys whose lookup result satisfies `is_such`, called with the result and the
-/// put value. The number of these keys is `load` percent of the cells. With `are_living`, nine
-/// times as many other keys are put before these keys, and are not looked up.
+/// The percentage of looked-up keys whose result satisfies `is_such`, called with the result and
+/// the put value. The number of looked-up keys is `load` percent of the cells. With `are_living`,
+/// nine times as many other keys are put before these keys, and are not looked up.
 fn part<const HASH_BITS: u32>(
     load: usize,
     are_living: bool,

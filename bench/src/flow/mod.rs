@@ -18,7 +18,7 @@ use std::{cell::LazyCell, io};
 
 use crate::session::Session;
 
-/// A run has one flow or timer for this many bytes of [`ring_bytes`](crate::measure::Scale): a
+/// Most runs have one flow or timer for this many bytes of [`ring_bytes`](crate::measure::Scale): a
 /// million flows or timers at full scale.
 const SCALE_BYTES_PER_FLOW: u64 = 1 << 10;
 

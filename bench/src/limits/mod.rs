@@ -2,8 +2,8 @@
 //!
 //! A fill shows the bandwidth of the memory system. Inserts show the remaining bandwidth for a
 //! program that stores packets one after another without a queue. An insert copies 16 bytes of
-//! descriptor and the payload, from a source in the first-level cache, into memory much larger than
-//! all caches. It publishes no index, and nobody reads.
+//! descriptor and the payload, from a source in the first-level cache, into memory larger than all
+//! caches. It publishes no index, and nobody reads.
 //!
 //! [`Insert::Straight`] and [`Insert::Staged`] are two ways with non-temporal stores. The CPU
 //! determines which way is faster; the faster way counts as the *raw insert*.
@@ -39,8 +39,8 @@ struct WriteBuffer([u8; WRITE_BUFFER_BYTES + WRITE_BUFFER_SLACK_BYTES]);
 pub(crate) enum Insert {
     /// Descriptor and payload with ordinary stores (`memcpy`), packed without gaps.
     Memcpy,
-    /// Descriptor and payload with non-temporal stores directly to their address; a payload ends on
-    /// a multiple of 16.
+    /// Descriptor and payload with non-temporal stores directly to their address; a payload is
+    /// padded to a multiple of 16 bytes.
     Straight,
     /// Packed without gaps in 4 KiB of the first-level cache, then flushed with non-temporal
     /// stores.

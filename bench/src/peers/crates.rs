@@ -42,8 +42,8 @@ impl Peer for Array {
     }
 }
 
-/// [crossbeam-channel](https://docs.rs/crossbeam-channel), bounded: the same array, with sleeping
-/// and closing added.
+/// [crossbeam-channel](https://docs.rs/crossbeam-channel), bounded: an array like that of
+/// `ArrayQueue`, with sleeping and closing added.
 #[derive(Clone, Copy)]
 pub(super) struct Channel;
 

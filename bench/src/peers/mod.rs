@@ -49,7 +49,7 @@ trait Peer: Copy {
 /// How packets get through a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Used well: buffers of 64 packets, in as much memory as the ring.
+    /// Used well: buffers of 64 packets, in all memory that the run gives to the peer.
     Well,
     /// Buffers of 64 packets, but at most 16 for each producer, which stay in the cache: the
     /// paper's figure 7.

@@ -1,6 +1,6 @@
 //! Drives a peer well: the queue carries buffers of 64 packets that cycle through the whole region.
-//! [`Way::OneByOne`] has buffers of one packet, and [`Way::Reused`] uses only the start of the
-//! region.
+//! [`Way::OneByOne`] has buffers of one packet. [`Way::Reused`] and [`carry_due`] use only the
+//! start of a large region.
 //!
 //! The region is divided into buffers, and each producer owns an equal run of buffers. The producer
 //! fills its buffers cyclically in order, so that the region always contains the latest packets, as
@@ -37,8 +37,8 @@ use crate::{
     memory::Memory,
 };
 
-/// How long a producer waits after it finds the queue full or its next buffer in use, and a
-/// consumer after it finds the queue empty.
+/// How long a producer waits after it finds the queue full or its next buffer in use, and, except
+/// in [`carry_due`], a consumer after it finds the queue empty.
 ///
 /// Every poll of an empty queue takes the producer's cache line, which the producer must fetch back
 /// before it can send the next item. A consumer that is faster and polls all the time therefore
@@ -47,8 +47,8 @@ use crate::{
 /// they reach with pauses. With pauses, rtrb reaches 248 Mpps with 10 µs and 256 Mpps with 20 µs;
 /// 40 µs cost a fifth.
 const PAUSE: Duration = Duration::from_micros(20);
-/// The same with [`Way::Reused`]: a producer fills all its buffers in 4 µs and then waits for the
-/// consumer. Measured as above: rtrb, rte_ring and ConcurrentQueue reach 111 to 121 Mpps with 1 µs,
+/// For [`Way::Reused`]: a producer fills all its buffers in 4 µs and then waits for the consumer.
+/// Measured as for [`PAUSE`]: rtrb, rte_ring and ConcurrentQueue reach 111 to 121 Mpps with 1 µs,
 /// 70 to 148 with 2 µs, and 34 to 43 with 0.1 to 0.5 µs. After 20 µs, only the pause is measured.
 const PAUSE_REUSED: Duration = Duration::from_micros(1);
 /// Pauses before the first pause that also yields: with more threads than CPUs, the other side may

@@ -9,7 +9,7 @@ use std::{
 /// Time over which the frequency is measured.
 const CALIBRATION: Duration = Duration::from_millis(20);
 
-/// The time stamp counter; on other architectures, nanoseconds of the monotonic clock.
+/// x86-64: the time stamp counter. Elsewhere: nanoseconds of the monotonic clock.
 #[inline(always)]
 pub(crate) fn now() -> u64 {
     #[cfg(target_arch = "x86_64")]

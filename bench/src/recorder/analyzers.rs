@@ -30,7 +30,7 @@ return function(pkt)
 end";
 /// Packets that one thread analyzes in a second, about.
 const PACKETS_PER_SECOND: f64 = 5e5;
-/// Seconds of a run.
+/// Seconds for which live packets arrive, and for which one analyzer reads a filled ring.
 const SECONDS: f64 = 1.0;
 /// The rate of live packets. One analyzer keeps up, and is busy for about a third of the time.
 const LIVE_PER_SECOND: u64 = 150_000;

@@ -1,9 +1,9 @@
-//! The rate at which a dump of everything is written, compared with fio's direct writes and with
-//! FlowScope's way to write a dump, a mapped file that doubles (FlowScope paper, section IV.C;
+//! The rate at which a large dump is written, compared with two other writers: fio's direct writes,
+//! and FlowScope's mapped file that doubles (FlowScope paper, section IV.C;
 //! `shim/mapped_writer.c`).
 //!
-//! All write to the folder of results, or to `DISK_FOLDER`. A rate is that of the file, from the
-//! trigger until the recorder has renamed the finished dump.
+//! All write to the folder of results, or to `DISK_FOLDER`. The rate of a dump is that of its file,
+//! from the recorder's event of the trigger until its event that the dump is finished.
 
 use std::{
     env, fs, io,
@@ -33,11 +33,11 @@ const BESIDE: u64 = 500_000;
 /// Time until the trigger packet.
 const TRIGGER_AFTER: Duration = Duration::from_secs(1);
 /// Length of the dumped past. The window begins after the start of the recording and ends before
-/// its end: a clipped window would have another verdict than the digest was computed with, and the
+/// its end. A clipped window would have another verdict than the digest was computed with, and the
 /// recorder would read the file again.
 const PAST: Duration = Duration::from_millis(900);
 
-/// What a dump has.
+/// A dump to measure.
 #[derive(Debug, Clone, Copy)]
 struct Dumped {
     size: u16,
@@ -125,7 +125,7 @@ impl Disk {
         self.ring_bytes / 4 * 3
     }
 
-    /// MB/s of fio's direct writes: eight blocks of 2 MiB at once, as the recorder writes.
+    /// MB/s of fio's direct writes, with eight blocks of 2 MiB at once.
     fn fio(&self) -> Result<f64, Failure> {
         const JOB: &str = "--name=f --rw=write --bs=2m --direct=1 --ioengine=io_uring --iodepth=8 --end_fsync=1 --fallocate=none --output-format=json";
         let file = self.folder.path().join("fio");

@@ -23,7 +23,7 @@ use crate::{
     session::{PartsRun, Session},
 };
 
-/// Seconds of a run.
+/// Seconds for which packets arrive at a given rate.
 const SECONDS: f64 = 1.0;
 /// Maximum size of the ring: more than any of the runs can leave unread, so that no reader is
 /// lapped. Tests use smaller rings, because their runs are shorter.

@@ -15,11 +15,11 @@ use crate::{
 
 /// The module follows the times to live of each flow.
 const MODULE: (&str, &str) = ("ttl", include_str!("../../../examples/modules/ttl.lua"));
-/// Classes of processing times: below each of [`ProcessingHistogram::BELOW_NS`], and longer.
+/// Names of the classes of [`ProcessingHistogram::BELOW_NS`], in the same order.
 const CLASSES: [&str; 8] = [
     "100ns", "1us", "10us", "100us", "1ms", "10ms", "100ms", "longer",
 ];
-/// Frames for each second of a run.
+/// Frames of a run at full scale.
 const FRAMES_PER_SECOND: f64 = 1e6;
 
 /// The shares of the packets by processing time.

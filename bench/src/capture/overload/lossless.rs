@@ -20,8 +20,8 @@ const EFFORT: [(u32, u32); 2] = [(5, 1), (3, 0)];
 /// A sender that sends less than this part of a rate does not reach the rate.
 const REACHED: f64 = 0.97;
 
-/// The program named by `TIMEMACHINE`, in a script that prints its counters when it is stopped. Time
-/// Machine writes its counters to a log once a second. Its default buffer is libpcap's.
+/// Runs the program in `TIMEMACHINE`, and prints the last line of its log after SIGINT. Time
+/// Machine logs its counters once a second. It captures with libpcap's default buffer.
 const TIME_MACHINE_SCRIPT: &str = r#"cd "$1" || exit
 "$TIMEMACHINE" -i v1 -c time-machine.cfg </dev/null >&2 &
 program=$!
@@ -72,7 +72,7 @@ static OTHERS: [Engine; 2] = [
     },
 ];
 
-/// A load at one rate.
+/// The result of a load at one rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Attempt {
     /// Nothing was lost at this rate.
@@ -106,7 +106,7 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
 /// Writes the script and the configuration of Time Machine.
 ///
 /// # Errors
-/// [`Failure::CannotRun`]: `TIMEMACHINE` names no program.
+/// [`Failure::CannotRun`]: `TIMEMACHINE` is not set. [`Failure::Wrong`]: a file cannot be written.
 fn prepare_time_machine(lab: &Lab) -> Result<(), Failure> {
     if env::var_os("TIMEMACHINE").is_none() {
         let why = "TIMEMACHINE=PROGRAM names a Time Machine, which Debian has no package of";
@@ -134,8 +134,8 @@ fn counts_of_dumpcap(_stdout: &str, stderr: &str) -> Option<(u64, u64)> {
     Some((captured.parse().ok()?, lost.parse().ok()?))
 }
 
-/// The counts in the last line of Time Machine's log: libpcap's received packets, of which the
-/// kernel dropped some, are the fourth and the fifth word.
+/// The counts in the last line of Time Machine's log. The fourth word is libpcap's number of
+/// received packets; the fifth word says how many of these the kernel dropped.
 fn counts_of_time_machine(stdout: &str, _stderr: &str) -> Option<(u64, u64)> {
     let mut words = stdout.lines().last()?.split_whitespace().skip(3);
     let mut count = || words.next()?.parse::<u64>().ok();
@@ -177,7 +177,7 @@ fn judged(outcome: &Outcome, mpps: f64) -> Attempt {
 }
 
 /// The highest rate that was kept, by geometric bisection below `most`, and whether the sender was
-/// too slow for the next higher rate.
+/// too slow for the next higher rate that was tried.
 ///
 /// # Errors
 /// [`Failure::Unsound`]: no rate was kept.

@@ -5,10 +5,10 @@
 //! `shim/frame_source.c` sends frames into the receive queues of a veth device, with a sender for
 //! each queue. Under overload, a thread of the kernel does the receive work of each queue (threaded
 //! NAPI), so that this work does not slow down the sender. Otherwise the sender's CPU does this
-//! work. Senders have separate CPUs if there are CPUs for the kernel's threads and the program too.
+//! work. The kernel's threads and the program run on the CPUs without a sender, or else on any CPU.
 //!
 //! Every sent packet is captured, counted as lost by the program, or counted as dropped by the veth
-//! device. If the numbers do not add up, there is no figure.
+//! device. If the numbers do not add up, rows of losses have no figure.
 
 pub(crate) mod lossless;
 pub(crate) mod stamps;
@@ -38,11 +38,11 @@ const SIZES: [u32; 6] = [60, 128, 256, 512, 1024, 1500];
 const QUEUES: [usize; 3] = [1, 2, 4];
 /// Packets a second that the senders offer under overload, if they can: more than a core receives.
 const OFFERED: f64 = 5e6;
-/// Packets that the sender sends at once.
+/// Packets that a sender sends at once, except for [`stamps`].
 const BURST: u32 = 64;
 /// Turns of each case, and turns of a brief run.
 const TURNS: (usize, usize) = (3, 1);
-/// No packet needs longer from the interface to the recorder's counters.
+/// Packets usually need less time from the interface to the recorder's counters.
 const LAG: Duration = Duration::from_millis(150);
 /// Maximum number of readings until the counters of the veth device no longer change.
 const SETTLE_MAX: u32 = 30;
@@ -55,12 +55,12 @@ const DROPPED: &str = "/sys/class/net/v1/statistics/rx_dropped";
 struct Engine {
     /// Name, as in names of rows.
     name: &'static str,
-    /// The command line of [`RECORDER`] ends with these words, with the number of receive queues
-    /// for `QUEUES`. `None`: another program.
+    /// These words follow the command line of [`RECORDER`], with the number of receive queues for
+    /// `QUEUES`. `None`: another program.
     options: Option<&'static str>,
-    /// The command line of another program: see [`Lab::start`].
+    /// The command line. [`Lab::start`] replaces the words in capitals.
     line: &'static str,
-    /// Text on stderr or stdout when the program captures.
+    /// Text on stderr when the program captures.
     ready: &'static str,
     /// Extracts two counts from stdout and stderr: packets captured, and packets lost.
     counts: fn(&str, &str) -> Option<(u64, u64)>,
@@ -128,7 +128,7 @@ struct Sent {
     offset_ns: i64,
 }
 
-/// Numbers of the packets of a run. `captured + lost == sent`.
+/// Numbers of the packets of a run. [`Self::checked`] ensures `captured + lost == sent`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Outcome {
     sent: u64,

@@ -23,7 +23,7 @@ const SIZE: u32 = 60;
 const PARTS: [&str; 2] = ["p50", "p99"];
 /// libpcap hands over a partly filled block after a second.
 const TCPDUMP_LAG: Duration = Duration::from_millis(1200);
-/// Destination port 9 and, in `shim/frame_source.c`, the beginning of the payload.
+/// Places of the destination port (9) and of the sender's time in a frame of `shim/frame_source.c`.
 const PORT: std::ops::Range<usize> = 36..38;
 const PAYLOAD: std::ops::Range<usize> = 42..50;
 
@@ -97,7 +97,7 @@ fn errors(file: &Path, offset_ns: i64) -> Result<Vec<u64>, Failure> {
 /// Median and 99th percentile, in µs.
 ///
 /// # Errors
-/// [`Failure::Unsound`]: there are no errors.
+/// [`Failure::Unsound`]: `errors_ns` is empty.
 fn percentiles(mut errors_ns: Vec<u64>) -> Result<[f64; 2], Failure> {
     errors_ns.sort_unstable();
     let at = |percent: usize| errors_ns.get(errors_ns.len() * percent / 100);

@@ -2,8 +2,8 @@
 //! place of analysis: inline (long queue emulation), in a thread (dispatcher thread), and as the
 //! recorder decides.
 //!
-//! Frames of 512 bytes arrive in bursts. The kernel's buffer of 1 MiB holds about 1,700 of them,
-//! which arrive within 6 ms of a burst. The ring has room for all packets.
+//! Frames of 512 bytes arrive in bursts. The kernel's buffer of 1 MiB has room for about 1,700. In
+//! cases (2) to (4) these arrive within 6 ms of a burst. The ring has room for all packets.
 
 use std::{io, thread::park_timeout, time::Duration};
 
@@ -15,13 +15,13 @@ use super::{
 use crate::{measure::Failure, session::Session};
 
 const RING_MIB: usize = 512;
-/// Packets a second of a burst, the lemma's λ_max.
+/// Packets a second of a burst in cases (2) to (4), the lemma's λ_max.
 const BURST_RATE: f64 = 300_000.0;
 const BURST_PACKETS: usize = 30_000;
 const BURSTS: usize = 5;
-/// In cases (3) and (4), one packet of this many takes [`RARE_SECONDS`]. Others take less than 1 µs.
+/// In cases (3) and (4), one packet of this many takes about [`RARE_SECONDS`], others much less.
 const RARE: usize = 1000;
-/// Longer than the kernel's buffer lasts in a burst.
+/// Longer than the kernel's buffer lasts in a burst of [`BURST_RATE`].
 const RARE_SECONDS: f64 = 0.02;
 
 const AUTO: Variant = variant("auto", "--set analyzers=auto");
@@ -30,9 +30,9 @@ const PLACES: [(&str, &Variant); 3] = [
     ("thread", &ONE_ANALYZER),
     ("auto", &AUTO),
 ];
-/// The last parts of the rows' names: percent of the packets that the kernel dropped; percent that
-/// were overwritten in the ring before their analysis, or not analyzed until the end of the run; and
-/// the recorder's processor time, ns a packet.
+/// The last parts of the rows' names. `kernel`: percent of the packets that the kernel dropped.
+/// `missed`: percent that were overwritten in the ring before their analysis, or not analyzed until
+/// the end of the run. `cpu`: the recorder's processor time, ns a packet.
 const PARTS: [&str; 3] = ["kernel", "missed", "cpu"];
 
 /// Traffic, and the script that analyzes the packets.
@@ -61,7 +61,7 @@ fn loads(loss_free: f64) -> [Load; 4] {
     let rare = "--trigger-lua FOLDER/rare.lua";
     let rare_packets_last = (BURST_PACKETS / RARE) as f64 * RARE_SECONDS;
     [
-        // Analyzing inline is cheaper: a filter, at a steady rate that both designs reach.
+        // Analyzing inline is cheaper: a filter, at a steady rate that all places should reach.
         Load {
             script: "",
             bursts: 1,
@@ -72,10 +72,10 @@ fn loads(loss_free: f64) -> [Load; 4] {
         // The buffer holds the packets that arrive while one packet is analyzed. The mean rate is
         // 3/4 of what inline analysis reaches.
         bursts(SLOW_SCRIPT, BURST_PACKETS as f64 / (0.75 * loss_free)),
-        // The buffer does not hold these packets, and the mean rate is about twice what either
-        // design analyzes.
+        // The buffer does not hold the packets that arrive while a rare packet is analyzed. The
+        // mean rate is about twice what one thread analyzes.
         bursts(rare, rare_packets_last / 2.0),
-        // The same buffer, and a mean rate of about 3/5 of what the designs analyze.
+        // As in case (3), but the mean rate is about 3/5 of what one thread analyzes.
         bursts(rare, rare_packets_last / 0.6),
     ]
 }
@@ -103,7 +103,7 @@ pub(super) fn rows(session: &Session, turns: usize) -> io::Result<()> {
     })
 }
 
-/// A script like that of case (2), which takes [`RARE_SECONDS`] for one packet of [`RARE`].
+/// A script like that of case (2), which takes about [`RARE_SECONDS`] for one packet of [`RARE`].
 fn rare_script(loss_free: f64) -> String {
     let rounds = count(RARE_SECONDS * loss_free * SLOW_ROUNDS);
     format!(
@@ -145,7 +145,7 @@ fn run(lab: &Lab, load: &Load, variant: &Variant) -> Result<[f64; 3], Failure> {
 mod tests {
     use super::*;
 
-    /// 1/μ is the time of one packet, and S the packets of the kernel's buffer.
+    /// `rare`: packets a second that one thread analyzes in cases (3) and (4).
     #[test]
     fn the_loads_are_the_cases_of_the_lemma() {
         let loss_free = 70_000.0;

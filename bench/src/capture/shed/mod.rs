@@ -125,8 +125,8 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
     put(session, &measured)
 }
 
-/// Runs each case that has a selected row in each turn, and writes its rows: their names, in the
-/// order of the figures of a run.
+/// Runs each case that has a selected row in each turn, and writes its rows. A case begins with the
+/// names of its rows, in the order of the figures of a run.
 fn in_turns<C, const N: usize>(
     session: &Session,
     turns: usize,

@@ -1,4 +1,4 @@
-//! One run of `make bench-shed`: a recorder, a sender, and Suricata on the packets of the ring.
+//! A run of `make bench-shed`: a recorder, a sender and, for figure 12, Suricata on the packets.
 
 use std::{
     fs,
@@ -32,12 +32,12 @@ const SHUNT: &str = concat!(
 );
 /// Arguments of a recorder with [`SLOW`].
 pub(super) const SLOW_SCRIPT: &str = "--trigger-lua FOLDER/slow.lua";
-/// No packet needs longer from the interface to the ring.
+/// Packets usually need less time from the interface to the ring.
 const LAG: Duration = Duration::from_millis(200);
 /// A sender that needs more than this multiple of the planned time had another rate.
 const LATE: f64 = 1.1;
-/// The first rate in the search for the loss-free rate: more than any recorder analyzes with
-/// [`SLOW`].
+/// The first rate in the search for the loss-free rate: usually far more than a recorder analyzes
+/// with [`SLOW`].
 const FLOOD: f64 = 150_000.0;
 /// A try of the search has packets for this time at most, in seconds.
 const TRY_SECONDS: f64 = 3.0;
@@ -71,7 +71,7 @@ pub(super) struct Lab {
     seats: Seats,
     frames: Frames,
     folder: TempDir,
-    /// MiB of a ring that the packets of the loss-free rate fill.
+    /// MiB of the ring of [`Self::recorder`] for a variant that may lose packets.
     ring_mib: usize,
 }
 
@@ -93,7 +93,7 @@ impl Lab {
         Self::new(session, frames, ring_mib)
     }
 
-    /// The lab of figure 5: frames of one size.
+    /// The lab of figures 3 and 5: frames of one size.
     ///
     /// # Errors
     /// [`Failure::CannotRun`]: root is missing.
@@ -231,7 +231,7 @@ impl Lab {
         self.veth.run(|| pin::confined(self.seats.sender, send))?
     }
 
-    /// A command that asks the recorder.
+    /// A `retroscope` command that connects to the recorder's socket.
     fn client(&self, line: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.args(line.split(' ')).arg("--socket");
