@@ -157,9 +157,9 @@ pub trait Queue: Send + fmt::Debug {
     /// [`QueueStatus::Frames`].
     fn burst(&self) -> Burst<'_>;
 
-    /// Whether packets may wait that the engine could take from the kernel or the device now. The
-    /// rest of a block that the engine has taken does not count. Costs at most a few ns, and
-    /// changes nothing. `None` if only [`next`](Self::next) can tell.
+    /// Whether packets may wait in the kernel or the device, and not only as many as a rest leaves
+    /// there ([`REST_NS_MAX`]). The rest of a block that the engine has taken does not count. Costs
+    /// at most a few ns, and changes nothing. `None` if only [`next`](Self::next) can tell.
     fn has_more(&self) -> Option<bool> {
         None
     }

@@ -306,10 +306,15 @@ impl LiveEngine for PacketEngine {
         self.ring.burst()
     }
 
-    /// Whether the kernel has finished another block. The rest of the held block does not count:
-    /// the kernel has room for packets until it has filled the other blocks.
+    /// Whether the kernel has finished as many blocks as a nap may leave to it, at least one. The
+    /// rest of the held block does not count: the kernel has room for packets until it has filled
+    /// the other blocks.
+    ///
+    /// If one finished block counted, an inserter would store all blocks after each nap, and then
+    /// analyze their packets in the ring, and not in its cache.
     fn has_more(&self) -> Option<bool> {
-        Some(self.ring.is_next_block_finished())
+        let few = (self.ring.blocks() / RING_SHARE).max(1);
+        Some(self.ring.are_blocks_finished(few))
     }
 
     fn nic_stamped(&self) -> Option<u64> {

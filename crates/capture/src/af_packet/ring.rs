@@ -101,12 +101,13 @@ impl BlockRing {
         })
     }
 
-    /// Whether the kernel has handed over the block after the held block, or the block at the
-    /// position if no block is held.
-    pub(super) fn is_next_block_finished(&self) -> bool {
-        let next = (self.position + usize::from(self.held)) % self.mapping.blocks();
-        // A ring of one block has no other block.
-        !(self.held && next == self.position) && self.mapping.block(next).is_some()
+    /// Whether the kernel has handed over at least `blocks` blocks, at least one, besides the held
+    /// block.
+    pub(super) fn are_blocks_finished(&self, blocks: usize) -> bool {
+        let others = self.mapping.blocks() - usize::from(self.held);
+        let last = self.position + usize::from(self.held) + blocks - 1;
+        // The kernel hands over blocks in order.
+        blocks <= others && self.mapping.block(last % self.mapping.blocks()).is_some()
     }
 
     /// Whether no packet waits in the block that the kernel is filling. Valid only right after
@@ -174,21 +175,23 @@ mod tests {
     }
 
     #[test]
-    fn a_block_behind_the_held_block_is_seen() {
+    fn blocks_behind_the_held_block_are_seen() {
         for blocks in 1..=3 {
             let mut ring = BlockRing::new(Mapping::in_memory(BLOCK_BYTES, blocks).unwrap());
             for round in 0..2 * blocks {
-                assert!(!ring.is_next_block_finished());
+                assert!(!ring.are_blocks_finished(1));
                 ring.mapping.hand_over(ring.position, &block(1, 2));
-                assert!(ring.is_next_block_finished(), "no block is held");
+                assert!(ring.are_blocks_finished(1), "no block is held");
+                assert!(!ring.are_blocks_finished(2));
                 ring.acquire().unwrap();
-                assert!(!ring.is_next_block_finished(), "only the held block");
+                assert!(!ring.are_blocks_finished(1), "only the held block");
                 if blocks > 1 && round % 2 == 1 {
                     let next = (ring.position + 1) % blocks;
                     ring.mapping.hand_over(next, &block(1, 2));
-                    assert!(ring.is_next_block_finished());
+                    assert!(ring.are_blocks_finished(1));
+                    assert!(!ring.are_blocks_finished(2));
                     ring.release();
-                    assert!(ring.is_next_block_finished());
+                    assert!(ring.are_blocks_finished(1));
                     ring.acquire().unwrap();
                 }
                 ring.release();
