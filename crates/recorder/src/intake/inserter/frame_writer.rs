@@ -172,10 +172,12 @@ impl FrameWriter {
         (shard_of, refused): (impl Fn(&[u8]) -> u8, impl Fn()),
     ) {
         let is_ethernet = interface.link_type == LinkType::ETHERNET;
-        let offset_ns = self.offset_ns;
+        // Values that a loop can keep in registers. Assembly in a loop, such as a store past the
+        // cache, makes the compiler load again whatever is behind a reference.
+        let (memory, id, offset_ns) = (burst.memory, interface.id, self.offset_ns);
         let data =
-            |meta: &FrameMeta| &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
-        let is_tagged = |data: &[u8]| is_ethernet && has_tag(data);
+            move |meta: &FrameMeta| &memory[meta.offset..meta.offset + meta.captured_len as usize];
+        let is_tagged = move |data: &[u8]| is_ethernet && has_tag(data);
         if let Some(inline) = &mut self.inline {
             inline.before_storing(producer);
         }
@@ -190,7 +192,7 @@ impl FrameWriter {
                 Record {
                     time_ns: meta.time_ns.wrapping_sub(offset_ns),
                     wire_len: meta.wire_len,
-                    interface: interface.id,
+                    interface: id,
                     direction: meta.direction as u8,
                     tag_restored: meta.vlan.is_some(),
                     shard: shard_of(data),
