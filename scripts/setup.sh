@@ -37,6 +37,8 @@ tools='
 	peers tbb/concurrent_queue.h libtbb-dev
 	papers valgrind      valgrind
 	papers tcpdump       tcpdump
+	papers dumpcap       wireshark-common
+	papers fio           fio
 '
 
 # Whether a program that uses libpcap can be compiled and linked.

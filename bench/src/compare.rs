@@ -106,7 +106,8 @@ fn is_less_better(name: &str) -> bool {
     match row.goal.split_once(' ') {
         Some((sign, _)) => sign == "≤",
         None if row.unit == "ratio" => name.contains("/cpu-vs-"),
-        None => !matches!(row.unit, "Mpps" | "GB/s"),
+        None if row.unit == "percent" => !name.starts_with("overload/"),
+        None => !matches!(row.unit, "Mpps" | "GB/s" | "MB/s" | "Gbit/s" | "M/s"),
     }
 }
 

@@ -166,7 +166,7 @@ fn made(name: &str, rows: &[Row], machine: &Facts) -> Option<String> {
 fn legend() -> String {
     let percent = SPREAD_MAX * 100.0;
     format!(
-        "\n{UNSTEADY} The least and the greatest repetition are more than {percent:.0} % of the median apart, also when measured again.\n"
+        "\n{UNSTEADY} The least and the greatest repetition are more than {percent:.0} % of the median apart.\n"
     )
 }
 

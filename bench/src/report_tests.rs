@@ -115,10 +115,7 @@ fn a_remark_stands_beside_its_figure_and_an_unsteady_one_is_marked() {
     ] {
         assert!(table.contains(line), "{line} in {table}");
     }
-    assert!(
-        table.ends_with("apart, also when measured again.\n"),
-        "{table}"
-    );
+    assert!(table.ends_with("of the median apart.\n"), "{table}");
     assert!(!made("judged", &rows[3..]).contains('†'));
 }
 

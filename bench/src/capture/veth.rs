@@ -98,9 +98,12 @@ fn ip(arguments: &[&str]) -> Result<String, Failure> {
 /// The output of a program.
 ///
 /// # Errors
-/// [`Failure::CannotRun`]: the program failed. [`Failure::Wrong`]: it did not start.
+/// [`Failure::CannotRun`]: the program is missing, or failed. [`Failure::Wrong`]: it did not start.
 pub(crate) fn printed(output: io::Result<Output>, what: &str) -> Result<String, Failure> {
-    let output = output.map_err(|error| Failure::system(what, error))?;
+    let output = output.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Failure::CannotRun(format!("{what}: not installed")),
+        _ => Failure::system(what, error),
+    })?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

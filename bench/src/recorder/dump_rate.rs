@@ -215,6 +215,8 @@ impl Disk {
                 _ => {}
             }
         }
+        // After a silence the recorder may still run.
+        recorder.handle().abort();
         let _ = recorder.join();
         rate.unwrap_or_else(|| Err(Failure::Wrong("there is no dump".to_owned())))
     }
