@@ -2,9 +2,9 @@
 
 use std::{io, os::fd::AsFd};
 
-use rustix::{io::Errno, net::sockopt::socket_peercred, process::geteuid};
+use rustix::{io::Errno, process::geteuid};
 
-use crate::sys::{PeerGroups, peer_groups};
+use crate::sys::{PeerGroups, peer_credentials, peer_groups};
 
 /// Groups that the first system call has room for. Most processes have fewer.
 const GROUPS: usize = 64;
@@ -16,7 +16,8 @@ const GROUPS_MAX: usize = 65_536;
 pub struct Peer {
     /// Effective user of the client.
     pub uid: u32,
-    /// Process number of the client.
+    /// Process number of the client; 0 if the client is outside this process's PID namespace, for
+    /// example outside its container.
     pub pid: i32,
 }
 
@@ -29,12 +30,12 @@ impl Peer {
     /// Any thread may call this function.
     #[must_use]
     pub fn of(stream: impl AsFd, gid: u32) -> Option<Self> {
-        let peer = socket_peercred(&stream).ok()?;
-        let is_allowed = peer.uid.is_root()
-            || peer.uid == geteuid()
-            || peer.gid.as_raw() == gid
+        let peer = peer_credentials(&stream).ok()?;
+        let is_allowed = peer.uid == 0
+            || peer.uid == geteuid().as_raw()
+            || peer.gid == gid
             || groups_of(&stream).is_ok_and(|groups| groups.contains(&gid));
-        let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
+        let (uid, pid) = (peer.uid, peer.pid);
         is_allowed.then_some(Self { uid, pid })
     }
 }
@@ -44,7 +45,9 @@ impl Peer {
 /// Any thread may call this function.
 #[must_use]
 pub fn uid_of(stream: impl AsFd) -> Option<u32> {
-    socket_peercred(stream).ok().map(|peer| peer.uid.as_raw())
+    let peer = peer_credentials(stream).ok()?;
+    // A socket without a client has the user -1.
+    Some(peer.uid).filter(|uid| *uid != u32::MAX)
 }
 
 /// The supplementary groups of a client, as of its connect(2). The kernel never changes this list
@@ -68,7 +71,9 @@ fn groups_of(stream: &impl AsFd) -> io::Result<Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use std::{
-        os::unix::net::UnixStream,
+        env,
+        os::{fd::OwnedFd, unix::net::UnixStream},
+        process::Command,
         thread::{Builder, scope},
     };
 
@@ -139,6 +144,26 @@ mod tests {
     fn a_socket_without_a_client_is_an_error() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(groups_of(&socket).is_err());
-        assert_eq!(Peer::of(&socket, 0), None);
+        assert_eq!((Peer::of(&socket, 0), uid_of(&socket)), (None, None));
+    }
+
+    /// A recorder in a container has clients outside. The test runs itself again in a new PID
+    /// namespace, where its standard input is a socket of this process.
+    #[test]
+    fn a_client_outside_the_pid_namespace_is_let_in() {
+        const INSIDE: &str = "RETROSCOPE_TEST_INSIDE";
+        if env::var_os(INSIDE).is_some() {
+            let peer = Peer::of(io::stdin(), 0);
+            return assert_eq!(peer, Some(Peer { uid: 0, pid: 0 }));
+        }
+        if !geteuid().is_root() {
+            return eprintln!("SKIP: needs root, to make a PID namespace");
+        }
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut again = Command::new("unshare");
+        again.args(["--pid", "--fork"]).arg(env::current_exe().unwrap());
+        again.args(["--exact", "peer::tests::a_client_outside_the_pid_namespace_is_let_in"]);
+        let status = again.env(INSIDE, "yes").stdin(OwnedFd::from(ours)).status();
+        assert!(status.unwrap().success());
     }
 }

@@ -1,8 +1,9 @@
-//! Two requests to the kernel that rustix and nix do not have: `SO_PEERGROUPS` of unix(7) sockets,
-//! since Linux 4.13, and close_range(2), since Linux 5.9.
+//! Requests to the kernel that rustix does not have: `SO_PEERGROUPS` of unix(7) sockets, since Linux
+//! 4.13, and close_range(2), since Linux 5.9; and `SO_PEERCRED`, because the process number in
+//! rustix's answer must not be 0.
 #![expect(
     unsafe_code,
-    reason = "a socket option of variable length; close_range(2)"
+    reason = "a socket option of variable length, and one with a process number 0; close_range(2)"
 )]
 
 use std::{
@@ -10,7 +11,7 @@ use std::{
     os::fd::{AsFd, AsRawFd},
 };
 
-use libc::{SO_PEERGROUPS, SOL_SOCKET, gid_t, socklen_t};
+use libc::{SO_PEERCRED, SO_PEERGROUPS, SOL_SOCKET, gid_t, socklen_t, ucred};
 
 /// The kernel's answer to `SO_PEERGROUPS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,37 @@ pub(crate) fn peer_groups(socket: impl AsFd, groups: &mut [gid_t]) -> io::Result
     match io::Error::last_os_error() {
         error if error.raw_os_error() == Some(libc::ERANGE) => Ok(PeerGroups::Needs(count)),
         error => Err(error),
+    }
+}
+
+/// Reads the user, the group and the process number of the client of a unix socket, getsockopt(2).
+/// The process number is 0 if the client is in no PID namespace that this process sees
+/// (pid_namespaces(7)).
+///
+/// # Errors
+/// The descriptor is no socket.
+pub(crate) fn peer_credentials(socket: impl AsFd) -> io::Result<ucred> {
+    let descriptor = socket.as_fd().as_raw_fd();
+    let mut credentials = ucred {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
+    let mut bytes = socklen_t::try_from(size_of::<ucred>()).unwrap_or(0);
+    // SAFETY: `credentials` has `bytes` bytes, any bytes are a valid `ucred`, and both pointers live
+    // across the call.
+    let result = unsafe {
+        libc::getsockopt(
+            descriptor,
+            SOL_SOCKET,
+            SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut bytes,
+        )
+    };
+    match result {
+        0 => Ok(credentials),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
