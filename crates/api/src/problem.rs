@@ -229,7 +229,7 @@ impl Problem {
         Self::new(Cause::Busy, detail).retry_after(again)
     }
 
-    /// A bug of the recorder: 500.
+    /// A bug of the recorder, or an unexpected failure of the system: 500.
     pub(crate) fn bug(detail: impl Into<String>) -> Self {
         Self::new(Cause::Internal, detail)
     }

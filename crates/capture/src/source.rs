@@ -514,7 +514,7 @@ pub struct OffloadEffects {
     /// Frames larger than any frame of this interface: joined on receipt, or not yet segmented for
     /// sending.
     pub merged: u64,
-    /// Frames whose checksum the NIC was going to fill in.
+    /// Frames captured without a valid checksum, because of offloads.
     pub checksum_missing: u64,
 }
 

@@ -277,8 +277,8 @@ impl FilterPiece {
         made
     }
 
-    /// From now on a piece with a [`Self::name`] is not compiled any more, so libpcap looks up no
-    /// names.
+    /// From now on a piece with a [`Self::name`] is not compiled any more, so libpcap looks up none
+    /// of these names.
     pub(crate) fn seal(&self) {
         self.is_sealed.store(true, Relaxed);
     }

@@ -46,7 +46,7 @@ pub(super) fn flows(config: &GeneratorConfig) -> Vec<FlowAddresses> {
 }
 
 /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
-/// Small, and never changes, so a seed gives the same bytes in every version.
+/// Small, and never changes, unlike the generator of a library.
 pub(super) struct SplitMix64(pub(super) u64);
 
 impl SplitMix64 {

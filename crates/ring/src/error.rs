@@ -88,7 +88,7 @@ pub enum RingError {
     FilePages {
         /// The file.
         path: PathBuf,
-        /// Bytes of the pages of the file.
+        /// Bytes of one page of the file.
         page_bytes: u64,
     },
     /// Environment: a system call failed.

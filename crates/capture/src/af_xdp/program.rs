@@ -30,7 +30,7 @@ use crate::{SHUNT_CLASSES, ShuntedFlow};
 
 /// Words of a queue's line in the counters.
 pub(super) mod word {
-    /// Packets for the socket, including lost packets.
+    /// Packets for the socket, including lost packets, except packets of shunted flows.
     pub(crate) const RECEIVED: usize = 0;
     /// Packets that do not fit one chunk, in a mode with one chunk per packet. They are lost.
     pub(crate) const OVERSIZE: usize = 1;

@@ -585,7 +585,8 @@ impl KeeperState {
         self.listing.delete(id)
     }
 
-    /// Deletes a dump, unless it is held or no longer exists. Reports an error to the user.
+    /// Deletes a dump, unless it is held or no longer exists. Returns whether a dump was deleted.
+    /// Reports an error to the user.
     fn delete(&mut self, id: &str, why: WhyDeleted) -> Result<bool, ()> {
         match self.delete_files(id) {
             Ok(deleted) => {

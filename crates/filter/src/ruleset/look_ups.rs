@@ -226,7 +226,7 @@ struct Planner<'c> {
     entries_under: &'c dyn Fn(&LookUpKey) -> usize,
 }
 
-/// A look-up for a conjunction, and the indexes of the literals that the look-up decides.
+/// A look-up for a conjunction, and the indexes of the literals that need no further test.
 type PlannedLookUp = (RulePart, Vec<usize>);
 
 impl Planner<'_> {

@@ -21,7 +21,7 @@ pub(super) struct FoundEntry {
     pub(super) is_certain: bool,
     /// The packet's flags, with the side that was looked up.
     pub(super) frame_flags: u16,
-    /// The orientation of an IPv4 flow, else 0.
+    /// The orientation of an IPv4 flow (see [`Flow4Key::new`]), else 0.
     pub(super) orientation: u8,
     /// Index of the packet.
     pub(super) frame: u8,

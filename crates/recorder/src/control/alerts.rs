@@ -27,8 +27,8 @@ pub struct AlertConfig {
     pub are_expected: bool,
     /// How long after its time an alert acts, at the earliest, unless the recording ends before.
     pub delay: Duration,
-    /// Captured bytes at which the dump of an alert without addresses ends. About half of the bytes
-    /// are for packets before the alert.
+    /// Maximum captured bytes of the dump of an alert without addresses. The dump begins at most
+    /// where the ring, over all interfaces, has about half of these bytes before the alert.
     pub window_bytes: u64,
     /// Maximum number of dumps of alerts open at once, in addition to the dumps of triggers.
     pub max_dumps: usize,

@@ -17,7 +17,7 @@ use crate::control::lock;
 pub(super) const BLOCK_BYTES: usize = LARGE_BYTES - 2 * UNIT - 64 * 1024;
 /// Bytes of a huge page.
 const LARGE_BYTES: usize = 2 << 20;
-/// Memory of more than this many bytes is in transparent huge pages, if the system has free ones.
+/// Memory of more than this many bytes is in transparent huge pages, if the system gives them.
 const SMALL_BYTES_MAX: usize = 256 * 1024;
 /// Maximum number of spare blocks: more than the blocks that one dump can have in flight.
 const SPARE_MAX: usize = 16;

@@ -148,8 +148,8 @@ impl XdpEngine {
         self.fits_mtu = fits;
     }
 
-    /// Reports packets of receive queues without a socket, once per interface. Only the first queue
-    /// reports.
+    /// Reports packets of receive queues without a socket, once after each bind. Only the first
+    /// queue reports.
     fn report_unseen(&mut self, live: &mut LiveState) {
         if self.queue_index == 0
             && !self.has_reported_unseen

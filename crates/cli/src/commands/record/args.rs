@@ -192,7 +192,7 @@ impl Loaded {
         })
     }
 
-    /// The expressions of the options, for the checks at the start and at a reload.
+    /// The expressions of the options, for the checks of a configuration.
     pub(crate) fn expressions(&self) -> Vec<Expression<'_>> {
         let one = |option, number, text, is_template| Expression {
             option: (option, number),

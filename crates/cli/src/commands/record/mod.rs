@@ -423,8 +423,8 @@ fn has_engine(name: &str) -> bool {
     !is_generator(name) && !is_address(name)
 }
 
-/// Creates all sources without opening a source. The capture threads of all interfaces take their
-/// CPUs from `cpus`.
+/// Creates all sources without opening a source. The capture threads of all network interfaces take
+/// their CPUs from `cpus`.
 fn open_sources(
     args: &Settings,
     cpus: &CpuTurns,

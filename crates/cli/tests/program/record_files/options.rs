@@ -254,8 +254,8 @@ fn a_full_disk_loses_the_dump_and_nothing_else() {
     let capture = dir.path().join("in.pcap");
     write_capture(&capture, 30_000, 600, 1_000_000, None);
     let out = dir.path().join("out");
-    // The shell's limit is in units of 512 bytes (dash) or, in other shells, 1024 bytes: 512 KiB or
-    // 1 MiB. A dump of a whole window needs more than 3 MiB.
+    // The shell's limit is in units of 512 bytes or, in some shells, 1024 bytes: 512 KiB or 1 MiB.
+    // A dump of a whole window needs more than 3 MiB.
     let script = r#"trap '' XFSZ; ulimit -f 1024; exec "$0" "$@""#;
     let output = Command::new("sh")
         .args([

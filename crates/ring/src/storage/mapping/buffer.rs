@@ -9,9 +9,9 @@ use std::{
 use super::{ALIGNMENT, Advice, READ_WRITE, RegionMemory};
 use crate::RingError;
 
-/// A zeroed buffer, in transparent huge pages if the system has free ones, and excluded from core
-/// dumps. Meant for large writes to a disk that bypass the page cache, because a disk write has one
-/// segment for each page.
+/// A zeroed buffer, in transparent huge pages if the system gives them, and excluded from core
+/// dumps. Meant for large writes to a disk that bypass the page cache, because a disk write has up
+/// to one segment for each page.
 #[derive(Debug)]
 pub struct LargeBuffer(RegionMemory);
 
