@@ -74,6 +74,11 @@ pub trait LiveEngine: Send + fmt::Debug {
         None
     }
 
+    /// As [`Queue::is_behind`].
+    fn is_behind(&self) -> Option<bool> {
+        self.has_more()
+    }
+
     /// As [`Queue::wait_terms`], with the longest wait in ns.
     fn wait_terms(&self, _live: &LiveState) -> Option<(Option<BorrowedFd<'_>>, i64)> {
         None
@@ -518,6 +523,10 @@ impl<E: LiveEngine + 'static> Queue for LiveQueue<E> {
 
     fn has_more(&self) -> Option<bool> {
         self.engine.has_more()
+    }
+
+    fn is_behind(&self) -> Option<bool> {
+        self.engine.is_behind()
     }
 
     fn wait_terms(&self) -> Option<WaitTerms<'_>> {

@@ -157,11 +157,17 @@ pub trait Queue: Send + fmt::Debug {
     /// [`QueueStatus::Frames`].
     fn burst(&self) -> Burst<'_>;
 
-    /// Whether packets may wait in the kernel or the device, and not only as many as a rest leaves
-    /// there ([`REST_NS_MAX`]). The rest of a block that the engine has taken does not count. Costs
-    /// at most a few ns, and changes nothing. `None` if only [`next`](Self::next) can tell.
+    /// Whether packets may wait that the engine could take from the kernel or the device now. The
+    /// rest of a block that the engine has taken does not count. Costs at most a few ns, and
+    /// changes nothing. `None` if only [`next`](Self::next) can tell.
     fn has_more(&self) -> Option<bool> {
         None
+    }
+
+    /// Whether more packets may wait than a rest leaves in the kernel ([`REST_NS_MAX`]). Otherwise as
+    /// [`Self::has_more`].
+    fn is_behind(&self) -> Option<bool> {
+        self.has_more()
     }
 
     /// How a thread that serves several queues waits for this queue. `None`: only

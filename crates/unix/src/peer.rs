@@ -161,8 +161,13 @@ mod tests {
         }
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let mut again = Command::new("unshare");
-        again.args(["--pid", "--fork"]).arg(env::current_exe().unwrap());
-        again.args(["--exact", "peer::tests::a_client_outside_the_pid_namespace_is_let_in"]);
+        again
+            .args(["--pid", "--fork"])
+            .arg(env::current_exe().unwrap());
+        again.args([
+            "--exact",
+            "peer::tests::a_client_outside_the_pid_namespace_is_let_in",
+        ]);
         let status = again.env(INSIDE, "yes").stdin(OwnedFd::from(ours)).status();
         assert!(status.unwrap().success());
     }

@@ -53,6 +53,11 @@ const BLOCKS_WAIT_NS_MIN: i64 = 2_000_000;
 /// Share of the ring that may fill during a nap at the measured block rate: one in 16.
 const RING_SHARE: usize = 16;
 
+/// Blocks that may fill during a nap at the measured block rate.
+fn nap_blocks(ring_blocks: usize) -> usize {
+    ring_blocks / RING_SHARE
+}
+
 /// Shortest time to fill a block of 256 KiB at 10 Gbit/s: the smallest frames take up to twice as
 /// much room in the ring as on the wire. At this rate, half of the ring may fill during a nap.
 const BLOCK_FILL_NS: i64 = 105_000;
@@ -92,7 +97,7 @@ impl BlockRate {
             true => FULL_BLOCKS_WAIT_NS,
             false => BLOCKS_WAIT_NS,
         };
-        let few = i64::try_from(ring_blocks / RING_SHARE).unwrap_or(i64::MAX);
+        let few = i64::try_from(nap_blocks(ring_blocks)).unwrap_or(i64::MAX);
         let nap_ns = few.saturating_mul(elapsed_ns) / blocks;
         // The next packets may arrive at the link's full speed.
         let blocks = i64::try_from(ring_blocks).unwrap_or(i64::MAX);
@@ -306,15 +311,17 @@ impl LiveEngine for PacketEngine {
         self.ring.burst()
     }
 
-    /// Whether the kernel has finished as many blocks as a nap may leave to it, at least one. The
-    /// rest of the held block does not count: the kernel has room for packets until it has filled
-    /// the other blocks.
-    ///
-    /// If one finished block counted, an inserter would store all blocks after each nap, and then
-    /// analyze their packets in the ring, and not in its cache.
+    /// Whether the kernel has finished another block. The rest of the held block does not count:
+    /// the kernel has room for packets until it has filled the other blocks.
     fn has_more(&self) -> Option<bool> {
-        let few = (self.ring.blocks() / RING_SHARE).max(1);
-        Some(self.ring.are_blocks_finished(few))
+        Some(self.ring.are_blocks_finished(1))
+    }
+
+    /// Whether twice as many blocks wait as a nap may leave at the block rate. At 1.4 Gbit/s and
+    /// more, a nap leaves about as many.
+    fn is_behind(&self) -> Option<bool> {
+        let many = 2 * nap_blocks(self.ring.blocks());
+        Some(self.ring.are_blocks_finished(many.max(1)))
     }
 
     fn nic_stamped(&self) -> Option<u64> {

@@ -200,6 +200,31 @@ mod tests {
     }
 
     #[test]
+    fn several_blocks_behind_the_held_block_are_seen() {
+        let mut ring = BlockRing::new(Mapping::in_memory(BLOCK_BYTES, 4).unwrap());
+        for round in 0..4 {
+            let hand_over = |ring: &mut BlockRing, at: usize| {
+                ring.mapping.hand_over((round + at) % 4, &block(1, 2))
+            };
+            (0..2).for_each(|at| hand_over(&mut ring, at));
+            assert!(ring.are_blocks_finished(2) && !ring.are_blocks_finished(3));
+            ring.acquire().unwrap();
+            assert!(!ring.are_blocks_finished(2));
+            (2..4).for_each(|at| hand_over(&mut ring, at));
+            assert!(ring.are_blocks_finished(3) && !ring.are_blocks_finished(4));
+            ring.release();
+            for _ in 0..3 {
+                ring.acquire().unwrap();
+                ring.release();
+            }
+            // The next round begins one block later.
+            hand_over(&mut ring, 0);
+            ring.acquire().unwrap();
+            ring.release();
+        }
+    }
+
+    #[test]
     fn a_block_is_lent_in_parts_without_allocation() {
         const BLOCK_BYTES: usize = 1 << 16;
         let mut ring = BlockRing::new(Mapping::in_memory(BLOCK_BYTES, 1).unwrap());

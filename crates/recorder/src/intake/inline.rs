@@ -3,10 +3,12 @@
 //! The inserter first stores all packets that its source has, and analyzes only while the source is
 //! dry. If the shard has analyzed all earlier packets, it analyzes a plain burst in hand. The
 //! frames are then usually in a cache. Reading frames of 1514 bytes back from the ring takes longer
-//! than trying a filter. Otherwise the shard reads the ring, which is the long queue. The
-//! unanalyzed packets of the ring are the *backlog*. While there is a backlog, the inserter neither
-//! sleeps nor waits in poll(2). During the analysis for a dry source, it checks for more packets
-//! about every 50 µs, but not before the current group of at most 64 packets is analyzed.
+//! than trying a filter. So the shard also analyzes a burst in hand if no more packets wait than a
+//! rest of AF_PACKET leaves, usually for at most about 50 µs a burst. Otherwise the shard reads the
+//! ring, which is the long queue. The unanalyzed packets of the ring are the *backlog*. While there
+//! is a backlog, the inserter neither sleeps nor waits in poll(2). During the analysis for a dry
+//! source, it checks for more packets about every 50 µs, but not before the current group of at
+//! most 64 packets is analyzed.
 //!
 //! The ring may overwrite packets of the backlog, as for any reader; these packets are counted as
 //! missed. The source loses packets if storing alone is too slow, or if one group of packets takes
@@ -135,6 +137,9 @@ pub(crate) struct InHand<'a> {
     /// Whether packets may wait at the queue that lends the burst
     /// ([`Queue::has_more`](retroscope_capture::Queue::has_more)).
     pub(crate) is_followed: &'a dyn Fn() -> bool,
+    /// Whether more packets may wait there than a rest leaves
+    /// ([`Queue::is_behind`](retroscope_capture::Queue::is_behind)).
+    pub(crate) is_behind: &'a dyn Fn() -> bool,
 }
 
 #[cfg(test)]
@@ -144,6 +149,7 @@ impl<'a> InHand<'a> {
         Self {
             burst,
             is_followed: &|| false,
+            is_behind: &|| false,
         }
     }
 }
@@ -241,8 +247,8 @@ impl Inline {
     }
 
     /// Plain frames of one interface were stored as records from `first` on. If the shard is here,
-    /// the source is dry and there is no backlog, analyzes frames until the source may have more.
-    /// Their ring time is stamp less `offset_ns`. `bytes`: approximate captured bytes of all.
+    /// the source is not behind and there is no backlog, analyzes frames. After [`STRIDE_NS`], the
+    /// analysis ends if the source may have more packets. The frames' ring time is stamp less `offset_ns`. `bytes`: approximate captured bytes of all.
     pub(crate) fn after_storing(
         &mut self,
         first: u64,
@@ -254,7 +260,7 @@ impl Inline {
         let Some(reader) = &mut self.reader else {
             return;
         };
-        if reader.looked() != first || (burst.is_followed)() {
+        if reader.looked() != first || (burst.is_behind)() {
             return;
         }
         let packets = frames.iter().map(|meta| Packet {

@@ -78,6 +78,8 @@ struct Rig {
     slots: Arc<ShardSlots>,
     /// Whether the source has more packets after the burst in hand.
     is_followed: bool,
+    /// Whether the source has more packets than a rest leaves.
+    is_behind: bool,
 }
 
 impl Rig {
@@ -113,6 +115,7 @@ impl Rig {
             producer,
             reader,
             is_followed: false,
+            is_behind: false,
         }
     }
 
@@ -139,6 +142,7 @@ impl Rig {
                 frames: &frames,
             },
             is_followed: &|| self.is_followed,
+            is_behind: &|| self.is_behind,
         };
         self.inline.before_storing(&self.producer);
         let first = self.producer.stored();
@@ -230,13 +234,13 @@ fn hits_are_found_in_the_burst_with_the_numbers_of_their_records() {
 fn a_source_that_has_more_packets_is_emptied_first() {
     let mut rig = Rig::new();
     rig.wakes(0);
-    rig.is_followed = true;
+    (rig.is_followed, rig.is_behind) = (true, true);
     (0..3).for_each(|_| rig.burst(|_| 7));
     rig.publish(false, 10);
     rig.work_off(false, || Some(true));
     assert!(rig.found().is_empty() && rig.has_backlog());
     assert!(rig.inline.is_busy(300), "it must not sleep");
-    rig.is_followed = false;
+    (rig.is_followed, rig.is_behind) = (false, false);
     rig.burst(|_| 7);
     assert!(
         rig.has_backlog(),
@@ -261,6 +265,20 @@ fn a_source_that_has_more_packets_is_emptied_first() {
     assert_eq!(rig.slots.of(0).promised_ns(), i64::MAX);
 }
 
+/// After a rest, bursts are analyzed in hand although more packets wait, unless this takes long.
+#[test]
+fn bursts_that_a_rest_left_are_analyzed_in_hand() {
+    let mut rig = Rig::new();
+    rig.wakes(0);
+    rig.is_followed = true;
+    rig.clock.reading_ns.store(0, Relaxed);
+    (0..3).for_each(|_| rig.burst(|_| 8));
+    assert!(!rig.has_backlog());
+    rig.clock.reading_ns.store(10 * STRIDE_NS, Relaxed);
+    rig.burst(|_| 8);
+    assert!(rig.has_backlog(), "a slow burst ends for the next burst");
+}
+
 /// Each hit is found once and in order, in the burst, from the ring, or by the analyzer. One record
 /// in 25 is a hit.
 #[test]
@@ -272,6 +290,7 @@ fn each_record_is_looked_at_once() {
         let (mut now_ns, mut looked) = (0, Vec::new());
         for _ in 0..200 {
             rig.is_followed = random.bool();
+            rig.is_behind = rig.is_followed && random.bool();
             match random.u32(..8) {
                 0 => {
                     now_ns += WAITING_NS_MAX;

@@ -95,6 +95,7 @@ impl FrameWriter {
             let copies = InHand {
                 burst: put_back.burst(),
                 is_followed: burst.is_followed,
+                is_behind: burst.is_behind,
             };
             let frames = put_back.frames.as_slice();
             let some = self.store_together(&copies, frames, interface, producer, parts);

@@ -394,9 +394,11 @@ impl QueueIntake {
         };
         let frames = &burst.frames[range.clone()];
         let is_followed = || self.queue.has_more() != Some(false);
+        let is_behind = || self.queue.is_behind() != Some(false);
         let burst = InHand {
             burst,
             is_followed: &is_followed,
+            is_behind: &is_behind,
         };
         let (writer, parts) = (&mut self.writer, &mut self.parts);
         match together(frames, &self.interfaces, parts.snaplen) {
