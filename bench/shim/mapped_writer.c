@@ -6,6 +6,7 @@
  * and the seconds until the disk has all of them.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -40,12 +41,14 @@ int main(int argc, char **argv)
 	memset(from, 'x', packet);
 	clock_gettime(CLOCK_MONOTONIC, &start);
 	size_t size = FIRST, at = 0;
-	if (posix_fallocate(file, 0, (off_t)size) != 0)
+	errno = posix_fallocate(file, 0, (off_t)size);
+	if (errno != 0)
 		return fail("fallocate");
 	uint8_t *to = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	while (to != MAP_FAILED && at < bytes) {
 		if (at + HEADER + packet > size) {
-			if (posix_fallocate(file, (off_t)size, (off_t)size) != 0)
+			errno = posix_fallocate(file, (off_t)size, (off_t)size);
+			if (errno != 0)
 				return fail("fallocate");
 			to = mremap(to, size, 2 * size, MREMAP_MAYMOVE);
 			size *= 2;

@@ -106,8 +106,11 @@ fn is_less_better(name: &str) -> bool {
     match row.goal.split_once(' ') {
         Some((sign, _)) => sign == "≤",
         None if row.unit == "ratio" => name.contains("/cpu-vs-"),
-        None if row.unit == "percent" => !name.starts_with("overload/"),
-        None => !matches!(row.unit, "Mpps" | "GB/s" | "MB/s" | "Gbit/s" | "M/s"),
+        None if row.unit == "percent" => {
+            let parts = ["overload", "events", "connections"];
+            !name.split('/').any(|part| parts.contains(&part))
+        }
+        None => !matches!(row.unit, "Mpps" | "pps" | "MB/s" | "Gbit/s" | "M/s"),
     }
 }
 
@@ -205,6 +208,10 @@ mod tests {
             ("capture/64B/retroscope-ns", ["12.0", "12.5", "13.0"]),
             ("queue/ring/64B/1p1c/well", ["7.0", "7.5", "8.0"]),
             ("ring/60B/1p1c/vs-qq2016", ["7.0", "7.5", "8.0"]),
+            ("overload/af-packet/1q", ["7.0", "7.5", "8.0"]),
+            ("shed/all/400pc/events", ["7.0", "7.5", "8.0"]),
+            ("shed/all/400pc/kernel", ["12.0", "12.5", "13.0"]),
+            ("dump/plain/64B", ["7.0", "7.5", "8.0"]),
         ] {
             let (is_fine, text) = compared(&[(name, ["9.0", "10.0", "11.0"], new)]);
             assert!(!is_fine && text.contains("**WORSE**"), "{name}: {text}");

@@ -58,7 +58,7 @@ fn a_selection_brings_its_denominators_and_nothing_else() {
 #[test]
 fn the_rows_of_the_thesis_are_there() {
     let selection = "limits,latency/10kpps,latency/qq2016/10kpps,latency/rtrb,cycles,processing,recorder/latency,queue/ring,queue/qq2016,queue/rtrb/64B/1p1c,filter-together,\
-        producers,sink,inner-queue,outer-queue,guard,qq2016,rx-queues,dump/plain/64B,dump/mapped/64B,\
+        producers,sink,inner-queue,outer-queue,guard,qq2016,rx-queues,\
         scale/copy,scale/ring";
     let rows = rows_of(Command::Full, selection);
     for name in [
@@ -73,8 +73,6 @@ fn the_rows_of_the_thesis_are_there() {
         "queue/rtrb/64B/1p1c/one-by-one",
         "queue/rtrb/64B/1p1c/reused",
         "rx-queues/slowed/2q",
-        "dump/plain/64B",
-        "dump/mapped/64B",
         "scale/copy",
         "scale/ring",
         "limits/memcpy-insert/64B",

@@ -35,7 +35,7 @@ const SECONDS: f64 = 1.0;
 /// The rate of live packets. One analyzer keeps up, and is busy for about a third of the time.
 const LIVE_PER_SECOND: u64 = 150_000;
 /// A rate of live packets that two analyzers do not reach.
-const FAST_PER_SECOND: u64 = 2_000_000;
+const FAST_PER_SECOND: u64 = 1_400_000;
 
 /// The rows of this module.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {

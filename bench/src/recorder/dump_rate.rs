@@ -1,9 +1,8 @@
-//! The rate at which a large dump is written, compared with two other writers: fio's direct writes,
-//! and FlowScope's mapped file that doubles (FlowScope paper, section IV.C;
-//! `shim/mapped_writer.c`).
+//! The rate at which a dump of everything is written, compared with fio's direct writes and with
+//! FlowScope's way to write a dump, a mapped file that doubles (FlowScope paper, section IV.C;
+//! `shim/mapped_writer.c`). All files are in `DISK_FOLDER`.
 //!
-//! All write to the folder of results, or to `DISK_FOLDER`. The rate of a dump is that of its file,
-//! from the recorder's event of the trigger until its event that the dump is finished.
+//! The rate of a dump is that of its file, from the event of the trigger to the event of its end.
 
 use std::{
     env, fs, io,
@@ -15,7 +14,9 @@ use std::{
 
 use retroscope_capture::Source;
 use retroscope_generate::{GeneratorConfig, GeneratorSource, Rate};
-use retroscope_recorder::{Analyzers, Config, Recorder, RecorderEvent, SystemClock, Verdict};
+use retroscope_recorder::{
+    Analyzers, Config, DumpFormat, Recorder, RecorderEvent, SystemClock, Verdict,
+};
 use tempfile::TempDir;
 
 use super::{OVERHEAD_BYTES, SILENCE};
@@ -81,7 +82,12 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
         }
         let name = |part: &str| format!("dump/{part}/{size}B");
         let names: Vec<String> = entrants.iter().map(|one| name(&one.name)).collect();
-        let ratios = [("plain", "fio"), ("busy", "fio"), ("plain", "mapped")];
+        let ratios = [
+            ("plain", "fio"),
+            ("busy", "fio"),
+            ("sha256", "fio"),
+            ("plain", "mapped"),
+        ];
         let ratio_name = |(one, other): (&str, &str)| format!("dump/{size}B/{one}-vs-{other}");
         let mut all = names.into_iter().chain(ratios.map(ratio_name));
         if !all.any(|name| session.wants(&name)) {
@@ -102,10 +108,19 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
 }
 
 impl Disk {
+    /// `DISK_FOLDER`, for dumps of 1.5 times the session's ring.
+    ///
+    /// # Errors
+    /// [`Failure::CannotRun`]: there is no such folder, or no C compiler.
     fn new(session: &Session) -> Result<Self, Failure> {
+        let place = env::var_os("DISK_FOLDER").ok_or_else(|| {
+            Failure::CannotRun("DISK_FOLDER=FOLDER names the disk to write to".to_owned())
+        })?;
+        Self::at(Path::new(&place), 2 * session.scale.ring_bytes)
+    }
+
+    fn at(place: &Path, ring_bytes: u64) -> Result<Self, Failure> {
         let failed = |error| Failure::system("the folder of dumps", error);
-        let place =
-            env::var_os("DISK_FOLDER").map_or_else(|| session.folder.clone(), PathBuf::from);
         let folder = tempfile::tempdir_in(place).map_err(failed)?;
         let (source, writer) = (folder.path().join("writer.c"), folder.path().join("writer"));
         fs::write(&source, MAPPED_WRITER).map_err(failed)?;
@@ -115,7 +130,7 @@ impl Disk {
         printed(compile.output(), "the C compiler")?;
         Ok(Self {
             folder,
-            ring_bytes: 2 * session.scale.ring_bytes,
+            ring_bytes,
             writer,
         })
     }
@@ -133,8 +148,10 @@ impl Disk {
         fio.args(JOB.split(' '));
         fio.arg(format!("--size={}", self.bytes()));
         fio.arg(format!("--filename={}", file.display()));
-        let text = printed(fio.output(), "fio")?;
-        fs::remove_file(file).map_err(|error| Failure::system("fio", error))?;
+        let text = printed(fio.output(), "fio");
+        // After a failure there may be no file.
+        let _ = fs::remove_file(file);
+        let text = text?;
         let told: serde_json::Value =
             serde_json::from_str(&text).map_err(|error| Failure::system("fio's JSON", error))?;
         let rate = told["jobs"][0]["write"]["bw_bytes"].as_f64();
@@ -148,8 +165,10 @@ impl Disk {
         let mut writer = Command::new(&self.writer);
         writer.arg(&file);
         writer.args([self.bytes().to_string(), size.to_string()]);
-        let text = printed(writer.output(), "mapped_writer")?;
-        fs::remove_file(file).map_err(|error| Failure::system("the mapped file", error))?;
+        let text = printed(writer.output(), "mapped_writer");
+        // After a failure there may be no file.
+        let _ = fs::remove_file(file);
+        let text = text?;
         let mut numbers = text.split_whitespace().map(str::parse::<f64>);
         match (numbers.next(), numbers.next()) {
             (Some(Ok(bytes)), Some(Ok(seconds))) => Ok(bytes / 1e6 / seconds),
@@ -186,6 +205,7 @@ impl Disk {
             max_dumps: 1,
             directory: Some(folder.path().to_owned()),
             sha256: dumped.sha256,
+            format: DumpFormat::Pcap,
             ..Config::default()
         };
         let sources = || {
@@ -224,4 +244,26 @@ impl Disk {
 
 fn file_bytes(file: &Path) -> io::Result<u64> {
     Ok(fs::metadata(file)?.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dumps_and_mapped_files_have_a_rate_and_stay_nowhere() {
+        let place = tempfile::tempdir().unwrap();
+        let disk = Disk::at(place.path(), 64 << 20).unwrap();
+        for size in SIZES {
+            assert!(disk.mapped(size).unwrap() > 0.0);
+        }
+        let dumped = Dumped {
+            size: 1514,
+            sha256: true,
+            is_busy: false,
+        };
+        assert!(disk.dump(dumped).unwrap() > 0.0);
+        let left = fs::read_dir(disk.folder.path()).unwrap().count();
+        assert_eq!(left, 2, "the writer and its source");
+    }
 }

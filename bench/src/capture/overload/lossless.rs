@@ -2,9 +2,9 @@
 //! thesis, table 3.1). The sender's CPU does the kernel's work of receiving, so that only the
 //! program's buffers can overflow.
 
-use std::{env, fs, io};
+use std::{env, fs, io, os::unix::fs::symlink};
 
-use super::{BRIEF_BELOW, ENGINES, Engine, Lab, Outcome, ours};
+use super::{BRIEF_BELOW, ENGINES, Engine, Lab, Outcome, other};
 use crate::{
     measure::{Failure, Figure, Spread},
     session::Session,
@@ -23,7 +23,8 @@ const REACHED: f64 = 0.97;
 /// Runs the program in `TIMEMACHINE`, and prints the last line of its log after SIGINT. Time
 /// Machine logs its counters once a second. It captures with libpcap's default buffer.
 const TIME_MACHINE_SCRIPT: &str = r#"cd "$1" || exit
-"$TIMEMACHINE" -i v1 -c time-machine.cfg </dev/null >&2 &
+rm -f stats.timemachine.log
+setpriv --pdeathsig TERM "$2" -i v1 -c time-machine.cfg </dev/null >&2 &
 program=$!
 trap : INT
 wait $program
@@ -32,7 +33,7 @@ kill -TERM $program
 wait $program
 tail -n 1 stats.timemachine.log
 "#;
-/// One class for all packets, in memory, without a cutoff and without indexes.
+/// One class for all packets, in memory and then in a file, without a cutoff and without indexes.
 const TIME_MACHINE_CONFIG: &str = r#"main {
 workdir "FOLDER";
 queryfiledir "FOLDER";
@@ -54,22 +55,21 @@ mem 256m;
 }
 "#;
 
+const TIME_MACHINE: &str = "time-machine";
 /// Other programs, which have no other rows.
 static OTHERS: [Engine; 2] = [
-    Engine {
-        options: None,
-        line: "dumpcap -q -i v1 -w FILE",
-        ready: "File: ",
-        counts: counts_of_dumpcap,
-        ..ours("dumpcap", "")
-    },
-    Engine {
-        options: None,
-        line: "sh FOLDER/time-machine.sh FOLDER",
-        ready: "capture started",
-        counts: counts_of_time_machine,
-        ..ours("time-machine", "")
-    },
+    other(
+        "dumpcap",
+        "dumpcap -q -i v1 -w FILE",
+        "File: ",
+        counts_of_dumpcap,
+    ),
+    other(
+        TIME_MACHINE,
+        "sh FOLDER/time-machine.sh FOLDER FOLDER/time-machine",
+        "capture started",
+        counts_of_time_machine,
+    ),
 ];
 
 /// The result of a load at one rate.
@@ -94,7 +94,7 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
                 Lab::new(&session.programs, 1, false)
             });
             let lab = lab.as_ref().map_err(|why| why.clone())?;
-            if engine.name == OTHERS[1].name {
+            if engine.name == TIME_MACHINE {
                 prepare_time_machine(lab)?;
             }
             highest(session, lab, engine, size)
@@ -108,11 +108,15 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
 /// # Errors
 /// [`Failure::CannotRun`]: `TIMEMACHINE` is not set. [`Failure::Wrong`]: a file cannot be written.
 fn prepare_time_machine(lab: &Lab) -> Result<(), Failure> {
-    if env::var_os("TIMEMACHINE").is_none() {
+    let program = env::var_os("TIMEMACHINE").ok_or_else(|| {
         let why = "TIMEMACHINE=PROGRAM names a Time Machine, which Debian has no package of";
-        return Err(Failure::CannotRun(why.to_owned()));
-    }
+        Failure::CannotRun(why.to_owned())
+    })?;
     let folder = lab.folder.path();
+    let link = folder.join(TIME_MACHINE);
+    let _ = fs::remove_file(&link);
+    let linked = fs::canonicalize(program).and_then(|program| symlink(program, link));
+    linked.map_err(|error| Failure::system("TIMEMACHINE", error))?;
     let config = TIME_MACHINE_CONFIG.replace("FOLDER", &folder.display().to_string());
     for (name, text) in [
         ("time-machine.sh", TIME_MACHINE_SCRIPT),

@@ -13,7 +13,10 @@
 pub(crate) mod lossless;
 pub(crate) mod stamps;
 
-use std::{collections::HashSet, fs, io, process::Stdio, thread::park_timeout, time::Duration};
+use std::{
+    collections::HashSet, fs, io, os::unix::fs::symlink, process::Stdio, thread::park_timeout,
+    time::Duration,
+};
 
 use rustix::process::Pid;
 use tempfile::TempDir;
@@ -83,6 +86,22 @@ const fn ours(name: &'static str, options: &'static str) -> Engine {
     }
 }
 
+const fn other(
+    name: &'static str,
+    line: &'static str,
+    ready: &'static str,
+    counts: fn(&str, &str) -> Option<(u64, u64)>,
+) -> Engine {
+    Engine {
+        name,
+        options: None,
+        line,
+        ready,
+        counts,
+        counts_twice: false,
+    }
+}
+
 /// The engines that run over veth.
 static ENGINES: [Engine; 4] = [
     ours("af-packet", "--set rx-threads=QUEUES"),
@@ -91,13 +110,12 @@ static ENGINES: [Engine; 4] = [
         ..ours("af-xdp", "--engine af-xdp")
     },
     ours("pcap", "--engine pcap"),
-    Engine {
-        options: None,
-        line: "tcpdump -n -i v1 -Z root --time-stamp-precision=nano -w FILE",
-        ready: "listening on",
-        counts: counts_of_tcpdump,
-        ..ours("tcpdump", "")
-    },
+    other(
+        "tcpdump",
+        "tcpdump -n -i v1 -Z root --time-stamp-precision=nano -w FILE",
+        "listening on",
+        counts_of_tcpdump,
+    ),
 ];
 
 /// The counts in the recorder's summary.
@@ -280,7 +298,11 @@ impl Lab {
         rate: f64,
     ) -> Result<Outcome, Failure> {
         let before = self.dropped()?;
-        let process = self.start(engine, "/dev/null")?;
+        // A link, because a program that fails may remove its file.
+        let null = self.folder.path().join("null");
+        let _ = fs::remove_file(&null);
+        symlink("/dev/null", &null).map_err(|error| Failure::system("symlink", error))?;
+        let process = self.start(engine, &null.display().to_string())?;
         let sent = self.send(size, time, rate, BURST)?.packets;
         self.settle()?;
         let (stdout, stderr) = process.stop()?;

@@ -105,6 +105,22 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
     };
     lemma::rows(session, turns)?;
     size::rows(session, turns)?;
+    let all = VARIANTS.iter().flat_map(|variant| {
+        let cells = PERCENTS
+            .iter()
+            .flat_map(|percent| FIGURES.map(|figure| (percent, figure)));
+        cells.map(move |(percent, figure)| name(variant.name, *percent, figure))
+    });
+    let ratios = OVERLOADS.iter().flat_map(|percent| {
+        let figures = &FIGURES[..2];
+        figures
+            .iter()
+            .map(move |figure| ratio_name(*percent, figure))
+    });
+    let mut names = all.chain(ratios).chain([RATE_ROW.to_owned()]);
+    if !names.any(|name| session.wants(&name)) {
+        return Ok(());
+    }
     let lab = Lab::of_capture(session, copies);
     if let Err(Failure::CannotRun(why)) = &lab {
         say(&format!("SKIP: load shedding {why}"));

@@ -9,7 +9,7 @@ use std::{io, thread::park_timeout, time::Duration};
 
 use super::{
     NONE, ONE_ANALYZER, Variant, in_turns,
-    run::{Lab, SLOW_SCRIPT, count},
+    run::{Lab, SLOW_SCRIPT, count, number},
 };
 use crate::{measure::Failure, session::Session};
 
@@ -56,14 +56,13 @@ fn burst(lab: &Lab, variant: &Variant, ring_mib: usize, loss_free: f64) -> Resul
     for ms in BURSTS_MS {
         let seconds = Duration::from_millis(ms).as_secs_f64();
         let packets = count(seconds * TIMES * loss_free);
-        let time = lab.send(packets, TIMES * loss_free)?;
+        let time = lab.send_in_time(packets, TIMES * loss_free)?;
         sent += packets as u64;
         let pause = seconds * TIMES / MEAN - time.seconds;
         park_timeout(Duration::from_secs_f64(pause.max(0.0)));
     }
     let summary = lab.summary(recorder, sent)?;
-    let lost = &summary["sources"][0]["lost"]["kernel"];
-    let missed = &summary["analyzers"]["missed"];
-    let lost = [lost, missed].map(|value| value.as_u64().unwrap_or_default());
-    Ok(100.0 * lost.iter().sum::<u64>() as f64 / sent as f64)
+    let lost = number(&summary["sources"][0]["lost"]["kernel"])?;
+    let missed = number(&summary["analyzers"]["missed"])?;
+    Ok(100.0 * (lost + missed) as f64 / sent as f64)
 }
