@@ -121,6 +121,21 @@ fn syn_flood() {
     assert_eq!(trigger.match_many(&[later]), 0);
 }
 
+/// Requests to more hosts than the table of the script holds do not hide a flood to one host.
+#[test]
+fn syn_flood_among_many_hosts() {
+    let mut trigger = trigger("syn-flood.lua");
+    let mut ask = |frame: &[u8]| trigger.match_many(&[packet(frame)]) == 1;
+    let (flooded, mut other) = (tcp(0x02, b""), tcp(0x02, b""));
+    assert!(!(0..998).any(|_| ask(&flooded)));
+    for host in 0..10_000_u16 {
+        other[30] = 11;
+        other[32..34].copy_from_slice(&host.to_be_bytes());
+        assert!(!ask(&other));
+    }
+    assert!((0..3).any(|_| ask(&flooded)));
+}
+
 #[test]
 fn dump_same_net() {
     let mut script = Machine::new(&example("dump-same-net.lua"), PATIENT).unwrap();
