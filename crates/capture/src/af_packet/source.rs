@@ -160,6 +160,8 @@ fn kernel_part(offer: &Offer, link_type: LinkType) -> (Option<Vec<Instruction>>,
             let is_filtered = program.is_some();
             (program, is_filtered)
         }
+        // The recorder filters frames of this link type, and needs whole frames.
+        None if !offer.programs.is_empty() => (None, false),
         None => (
             (offer.snaplen > 0).then(|| vec![Instruction::ret(keep)]),
             false,
@@ -221,6 +223,7 @@ mod tests {
         let (program, is_filtered) = kernel_part(&offer, LinkType::RAW);
         assert_eq!(program.unwrap().last(), Some(&Instruction::ret(101)));
         assert!(is_filtered);
+        assert_eq!(kernel_part(&offer, LinkType::ETHERNET), (None, false));
         // If user space must decide, it gets whole frames.
         offer.programs[0].1 = vec![Instruction {
             code: 0x16,
