@@ -11,7 +11,7 @@ use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 use axum::body::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{
-    Request, Response, StatusCode,
+    Request, Response,
     body::Incoming,
     client::conn::http1::{self, SendRequest},
     header::{self, HeaderName, HeaderValue},
@@ -444,13 +444,7 @@ impl ApiAnswer<'_> {
         let is_problem = self.header("content-type") == Some("application/problem+json");
         if !is_problem {
             // The server's HTTP parser refuses a malformed request without problem details.
-            let why = match status {
-                StatusCode::SERVICE_UNAVAILABLE => {
-                    "it has no room for another connection".to_owned()
-                }
-                status => format!("status {status}"),
-            };
-            return self.foreign(&why);
+            return self.foreign(&format!("status {status}"));
         }
         match self.json() {
             Err(error) => error,
