@@ -67,7 +67,7 @@ pub enum EventBody<'a> {
         #[serde(flatten)]
         export: &'a Export,
     },
-    /// A client changed something, or the configuration file was read again, also without success.
+    /// A client or a reload of the configuration file changed something, or a reload failed.
     Changed {
         /// The caller, its address and the change.
         #[serde(flatten)]

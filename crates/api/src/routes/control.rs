@@ -46,9 +46,12 @@ pub(crate) async fn set_when_full(
     Json(setting): Json<WhenFullSetting>,
 ) -> Result<Json<WhenFullSetting>, Problem> {
     run_blocking(move || {
+        let before = app.handle.status()?.when_full;
         app.handle.set_when_full(setting.mode.into())?;
-        let change = caller.change(Action::SetWhenFull);
-        app.handle.tell_change(change.of(setting.mode.as_str()));
+        if before != setting.mode.into() {
+            let change = caller.change(Action::SetWhenFull);
+            app.handle.tell_change(change.of(setting.mode.as_str()));
+        }
         Ok(Json(setting))
     })
     .await
@@ -82,10 +85,11 @@ pub(crate) async fn reload(
         let reload = app.services.reload.as_ref().ok_or_else(none)?;
         let reloaded = (reload.0)();
         let change = caller.change(Action::Reload);
-        app.handle.tell_change(match &reloaded {
-            Ok((report, _)) => change.with(report),
-            Err(why) => change.failed(why),
-        });
+        match &reloaded {
+            Ok((_, false)) => {}
+            Ok((report, true)) => app.handle.tell_change(change.with(report)),
+            Err(why) => app.handle.tell_change(change.failed(why)),
+        }
         let (report, changed) = reloaded.map_err(Problem::conflict)?;
         Ok(Json(ReloadedBody { changed, report }))
     })

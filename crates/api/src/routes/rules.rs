@@ -159,16 +159,18 @@ pub(crate) async fn enable(
 ) -> Result<Response, Problem> {
     let condition = Precondition::read_existing(&headers)?;
     run_blocking(move || {
-        find(&app.handle, &name)?;
+        let before = find(&app.handle, &name)?;
         let condition = condition.of_rule();
         let rule = app
             .handle
             .enable_rule(&name, (patch.enabled, patch.single), condition)?;
-        let action = match patch.enabled {
-            true => Action::EnableRule,
-            false => Action::DisableRule,
-        };
-        app.handle.tell_change(caller.change(action).of(&name));
+        if before.version() != rule.version() {
+            let action = match patch.enabled {
+                true => Action::EnableRule,
+                false => Action::DisableRule,
+            };
+            app.handle.tell_change(caller.change(action).of(&name));
+        }
         Ok(tagged(StatusCode::OK, rule))
     })
     .await

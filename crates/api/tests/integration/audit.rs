@@ -61,6 +61,13 @@ fn changes() -> Vec<(Request, Value)> {
             "set-when-full",
             "protect",
         ),
+        (
+            "PUT",
+            "/v1/when-full",
+            json!({ "mode": "record" }),
+            "set-when-full",
+            "record",
+        ),
     ];
     let all = all.into_iter().map(|(method, path, body, action, target)| {
         let request = match body {
@@ -106,8 +113,8 @@ fn changes_are_events_with_the_caller() {
     }
 }
 
-/// Five kinds of refused requests make no `changed` event, and neither does a rule that is sent
-/// back unchanged.
+/// Five kinds of refused requests make no `changed` event, and neither do requests for the present
+/// state.
 #[test]
 fn requests_that_change_nothing_are_no_changes() {
     let served = Served::new();
@@ -131,6 +138,12 @@ fn requests_that_change_nothing_are_no_changes() {
     let same = request("GET", "/v1/rules/same").token(served.token("admin"));
     let back = request("PUT", "/v1/rules/same").json(&served.ask(&same).done(200));
     served.ask(&back.token(served.token("admin"))).done(200);
+    let enable = request("PATCH", "/v1/rules/same").json(&json!({ "enabled": true }));
+    served.ask_unix(&enable).done(200);
+    let mode = served.ask_unix(&get("/v1/when-full")).done(200);
+    served
+        .ask_unix(&request("PUT", "/v1/when-full").json(&mode))
+        .done(200);
     served.handle.tell_notice("behind".to_owned());
     loop {
         match EventBody::of(&listener.take(DEADLINE).unwrap()) {
