@@ -11,7 +11,7 @@ use std::{
     thread::Builder,
 };
 
-use retroscope_recorder::{Action, Change, Config, RecorderHandle};
+use retroscope_recorder::{Action, Change, CommandError, Config, RecorderHandle};
 
 use super::{Assignment, ConfigRule, Loaded, Setting as _, Settings, What, check::Depth};
 use crate::{commands::record::service::Notify, failure::say};
@@ -52,6 +52,22 @@ struct FollowedConfig {
     config: Config,
 }
 
+/// A failed reload.
+#[derive(Debug)]
+struct ReloadFailure {
+    /// A message of one or more lines.
+    text: String,
+    /// Whether the analyzer is blocked, and usually applies the changes later.
+    is_late: bool,
+}
+
+impl From<String> for ReloadFailure {
+    fn from(text: String) -> Self {
+        let is_late = false;
+        Self { text, is_late }
+    }
+}
+
 impl Reloader {
     /// A reloader for a recording that started with this configuration. `notify` receives a message
     /// when a reload starts and when it ends. `None`: there is no file.
@@ -83,6 +99,10 @@ impl Reloader {
     /// # Errors
     /// A message of one or more lines. Nothing changes, except later if the analyzer is blocked.
     pub(crate) fn reload(&self) -> Result<(String, bool), String> {
+        self.apply().map_err(|failure| failure.text)
+    }
+
+    fn apply(&self) -> Result<(String, bool), ReloadFailure> {
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         self.notify.reloading();
         let told = self.follow(&mut followed);
@@ -90,16 +110,17 @@ impl Reloader {
         told
     }
 
-    fn follow(&self, followed: &mut FollowedConfig) -> Result<(String, bool), String> {
+    fn follow(&self, followed: &mut FollowedConfig) -> Result<(String, bool), ReloadFailure> {
         let loaded = Loaded::new(Some(&self.path), &self.flags);
         let loaded = loaded.map_err(|refused| refused.text())?;
         let name = self.path.display();
         let fixed = fixed(&loaded, followed);
         if !fixed.is_empty() {
             let fixed = Vec::from_iter(fixed).join(", ");
-            return Err(format!(
+            let text = format!(
                 "{name}: {fixed} cannot change while the recording runs: nothing was changed, restart it for that"
-            ));
+            );
+            return Err(text.into());
         }
         loaded
             .check(Depth::Reload)
@@ -107,7 +128,10 @@ impl Reloader {
         let config = loaded.followed(followed.config.clone());
         let config = config.map_err(|failure| format!("{name}: {}", failure.message()))?;
         let told = self.handle.reload(&config);
-        let told = told.map_err(|error| format!("{name}: {error}"))?;
+        let told = told.map_err(|error| ReloadFailure {
+            text: format!("{name}: {error}"),
+            is_late: matches!(error, CommandError::Late),
+        })?;
         *followed = FollowedConfig {
             rules: loaded.rules(),
             settings: loaded.settings,
@@ -126,17 +150,20 @@ impl Reloader {
         // The thread ends with the process, or when the request channel closes.
         Builder::new().name("reload".to_owned()).spawn(move || {
             while asked.recv().is_ok() {
-                let reloaded = self.reload();
                 let change = Change::new("SIGHUP", None, Action::Reload);
-                self.handle.tell_change(match &reloaded {
-                    Ok((told, _)) => change.with(told),
-                    Err(why) => change.failed(why),
-                });
-                match reloaded {
-                    Ok((told, _)) => say(&format!("reloaded {told}")),
-                    Err(why) => {
-                        why.lines().for_each(say);
-                        say("the recording goes on as it was");
+                match self.apply() {
+                    Ok((told, is_changed)) => {
+                        if is_changed {
+                            self.handle.tell_change(change.with(&told));
+                        }
+                        say(&format!("reloaded {told}"));
+                    }
+                    Err(ReloadFailure { text, is_late }) => {
+                        self.handle.tell_change(change.failed(&text));
+                        text.lines().for_each(say);
+                        if !is_late {
+                            say("the recording goes on as it was");
+                        }
                     }
                 }
             }
