@@ -186,6 +186,12 @@ impl DumpPredicate {
         }
     }
 
+    /// Whether the dump selects all packets, or all packets of the interface of an alert.
+    pub(crate) fn selects_no_flow(&self) -> bool {
+        let filter = self.filter();
+        filter.is_some_and(|filter| filter.filled().as_str().trim().is_empty())
+    }
+
     /// The filter, for a rule set that finds candidate packets; `None`: a script decides.
     pub(crate) fn filter(&self) -> Option<&Filter> {
         match self {

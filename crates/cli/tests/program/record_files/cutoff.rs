@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use retroscope_packet::{LinkType, parse};
-use retroscope_pcapfile::{PcapOptions, PcapWriter};
+use retroscope_pcapfile::{
+    FileInterface, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter, SectionOptions,
+};
 use serde_json::Value;
 
 use super::{oracle::read, record};
@@ -17,7 +19,10 @@ const PACKETS: u16 = 100;
 /// second flow's 6th packet begins with U.
 fn capture(path: &Path) {
     let file = fs::File::create(path).unwrap();
-    let mut writer = PcapWriter::new(file, PcapOptions::new(LinkType::ETHERNET)).unwrap();
+    let mut writer = PcapNgWriter::new(file, &SectionOptions::default()).unwrap();
+    let mut interface = FileInterface::new(LinkType::ETHERNET);
+    interface.name = "eth0".to_owned();
+    writer.add_interface(&interface).unwrap();
     for number in 0..3 * PACKETS {
         let flow = number % 3;
         let mut data = vec![0; 12];
@@ -35,7 +40,8 @@ fn capture(path: &Path) {
         };
         data.resize(data.len() + 1000, text);
         let time_ns = i64::from(number) * MS;
-        writer.record(time_ns, 1042, &data).unwrap();
+        let options = PacketOptions::default();
+        writer.packet(0, time_ns, 1042, &data, &options).unwrap();
     }
     writer.finish().unwrap();
 }
@@ -145,6 +151,29 @@ fn flows_that_an_open_dump_takes_are_kept() {
         let back = (11 + 256..300).filter(|number| number % 3 == 2).count();
         assert_eq!(ports, BTreeMap::from([(1002, 3 + back)]), "{who}: {json}");
     }
+}
+
+/// The dump of an alert without addresses has all packets of the alert's interface. Such a dump
+/// keeps no flow whole.
+#[test]
+fn a_dump_of_an_interface_exempts_no_flow() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = ["in.pcap", "alerts.json", "out"].map(|name| dir.path().join(name));
+    capture(&paths[0]);
+    let [input, alerts, out] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let alert = serde_json::json!({
+        "timestamp": "1970-01-01T00:00:00.010000+0000",
+        "event_type": "alert",
+        "in_iface": "eth0",
+        "alert": { "gid": 1, "signature_id": 1, "rev": 1, "signature": "decoder event" },
+    });
+    fs::write(alerts, format!("{alert}\n")).unwrap();
+    let args = ["-r", input, "-w", out, "--alerts", alerts];
+    let more = ["--set", "reorder-window=1ms", "--cutoff", "10KiB"];
+    let (output, json) = record(&[&args[..], &more].concat());
+    let json = json.unwrap_or_else(|| panic!("{}", stderr(&output)));
+    assert_eq!(json["dumps"][0]["packets"], 33, "{json}");
+    assert_eq!(shed(&json), (33, 267));
 }
 
 /// Real traffic: the files of the dumps and the counts of the sources are equal for all tested

@@ -71,9 +71,8 @@ impl Dumper {
         let sink = parts.pool.open(order.id, (captures, &directory), file);
         let trigger_packet = by_packet.map(|interface| TriggerPacket::new(&interface.name));
         let lost = *reservation.evicted_before();
-        // A dump without an expression selects all packets. If it exempted their flows, nothing
-        // could be shed.
-        let marks = (parts.marks.clone()).filter(|_| !order.expression.trim().is_empty());
+        // If a dump of all packets exempted their flows, nothing could be shed.
+        let marks = (parts.marks.clone()).filter(|_| !order.predicate.selects_no_flow());
         if let Some((marks, filter)) = marks.as_ref().zip(order.predicate.filter()) {
             marks.open_dump(order.id, filter, self.names.link_types());
         }
