@@ -305,10 +305,10 @@ impl Shard {
             let is_any = self.marking.is_some() && self.scripts.shunted() != 0;
             shunted = is_any.then(|| packets.clone());
         }
-        let of_flows = self.flows.as_ref().and_then(|_| packets.clone().next());
+        let of_flows = self.flows.as_ref().map(|_| packets.clone());
         let count = chunk.fill(packets, |(_, packet)| packet);
-        if let Some((first, _)) = of_flows {
-            self.count_flows((producer, first), chunk);
+        if let Some(packets) = of_flows {
+            self.count_flows((producer, packets), chunk);
         }
         if let Some(marking) = &mut self.marking {
             marking.learn(chunk, &mut self.names);
@@ -351,15 +351,22 @@ impl Shard {
         }
     }
 
-    /// Counts the flows of a chunk, whose first record is `first`.
-    fn count_flows(&mut self, (producer, first): (usize, u64), chunk: &Chunk<'_>) {
+    /// Counts the flows of a chunk with these packets.
+    fn count_flows<'p>(
+        &mut self,
+        (producer, packets): (usize, impl Iterator<Item = NumberedPacket<'p>> + Clone),
+        chunk: &Chunk<'_>,
+    ) {
+        let is_stepped = self.stamps.is_stepped();
         for (number, run) in chunk.runs() {
             if let Some(flows) = &mut self.flows
                 && let Some(interface) = self.names.interface(number)
             {
                 let (stamps, source) = (&mut self.stamps, interface.source);
                 flows.count((number, interface), chunk, run, |at| {
-                    stamps.offset_ns(producer, source, first + at as u64)
+                    // Reading the packets again takes time, so do this only after clock steps.
+                    let packet = is_stepped.then(|| packets.clone().nth(at)).flatten();
+                    packet.map_or(0, |(record, _)| stamps.offset_ns(producer, source, record))
                 });
             }
         }

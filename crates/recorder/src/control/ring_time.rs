@@ -283,6 +283,11 @@ impl StampRestorer {
         }
     }
 
+    /// Whether any clock made a step. If not, all offsets are 0.
+    pub(crate) fn is_stepped(&self) -> bool {
+        self.ring.steps_made() > 0
+    }
+
     /// Stamp less ring time of a record of a source, ns. Call this after the record was found.
     pub(crate) fn offset_ns(&mut self, producer: usize, source: usize, record: u64) -> i64 {
         let made = self.ring.steps_made();

@@ -1,7 +1,12 @@
 //! Flow accounting: whichever threads count, each packet is counted once, and no flow is reported
 //! twice.
 
-use std::{collections::BTreeMap, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    num::NonZeroUsize,
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
 
 use retroscope_capture::file::FileSource;
 use retroscope_flow::{EndedFlow, FlowEnd, TopOrder, TopWindow, TrackerConfig};
@@ -259,9 +264,7 @@ fn flows_go_on_where_a_clock_is_set() {
         let mut stamps = Vec::new();
         for second in 0..20 {
             if second == 10 {
-                rig.clock
-                    .wall_ns
-                    .fetch_add(step_ns, std::sync::atomic::Ordering::SeqCst);
+                rig.clock.wall_ns.fetch_add(step_ns, SeqCst);
                 rig.pass(0);
             }
             stamps.push(START + S * (second + 1) + if second < 10 { 0 } else { step_ns });
@@ -282,6 +285,35 @@ fn flows_go_on_where_a_clock_is_set() {
         assert_eq!(over_ns, stamps[19] + 31 * S);
         rig.stop();
     }
+}
+
+/// Two analyzers divide the packets of a burst around a clock step. The times of each flow are the
+/// stamps of its packet.
+#[test]
+fn divided_flows_have_stamps_where_a_clock_is_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(threads(2), 1), START, dir.path());
+    rig.pass(MS);
+    rig.step();
+    let mut stamps = BTreeMap::new();
+    for number in 0..40 {
+        let mut packet = udp(1, 100 + number, 0);
+        packet[15] = u8::try_from(number).unwrap();
+        stamps.insert([1, 100 + number], rig.clock.wall_ns.load(SeqCst));
+        rig.arrive(0, packet);
+        rig.pass(MS);
+        if number == 19 {
+            rig.clock.wall_ns.fetch_add(3600 * S, SeqCst);
+        }
+    }
+    rig.step();
+    rig.stop();
+    let lines: Vec<Line> = told(&mut rig.flows).iter().map(line).collect();
+    let told = lines.into_iter().map(|(mut ports, times, ..)| {
+        ports.sort_unstable();
+        (ports, times[0])
+    });
+    assert_eq!(told.collect::<BTreeMap<_, _>>(), stamps);
 }
 
 /// A window of 40 s has the volumes of all shards, and becomes empty on a silent link. A receiver
