@@ -101,7 +101,8 @@ fn dns(code: u8, length: usize) -> Vec<u8> {
 fn traffic() -> Vec<Traffic> {
     let syn = |from: [u8; 4], port| tcp([from, SERVER], [4000, port], SYN, 500, "");
     let resets = |count| vec![tcp([SERVER, CLIENT], [80, 4000], RST | ACK, 0, ""); count];
-    let mut flood: Vec<Vec<u8>> = (0..1000)
+    // Each connection sends a single SYN, because a second SYN would be a retransmission.
+    let flood: Vec<Vec<u8>> = (0..1000)
         .map(|port| {
             tcp(
                 [CLIENT, [203, 0, 113, 5]],
@@ -112,9 +113,8 @@ fn traffic() -> Vec<Traffic> {
             )
         })
         .collect();
-    // Each connection sends a single SYN, because a second SYN would be a retransmission.
-    flood.dedup();
-    let bgp = |kind| [&[0xff; 16][..], &[0, 21, kind, 6, 2]].concat();
+    // A message of 266 bytes: its length contains a line feed.
+    let bgp = |kind| [&[0xff; 16][..], &[1, 10, kind, 6, 2], &[0; 245]].concat();
     let sip = |status: &str| {
         let text = format!("SIP/2.0 {status}\r\n");
         udp([SERVER, CLIENT], [5060, 5060], text.as_bytes())
@@ -206,8 +206,8 @@ fn traffic() -> Vec<Traffic> {
         (
             "The old SMB",
             vec![
-                data([445, 4000], b"\0\0\0\x23\xfeSMB"),
-                data([445, 4000], b"\0\0\0\x23\xffSMB"),
+                data([445, 4000], b"\0\0\x0a\x23\xfeSMB"),
+                data([445, 4000], b"\0\0\x0a\x23\xffSMB"),
             ],
         ),
         (
