@@ -121,9 +121,15 @@ impl RingReport {
         // Spans are in ring time and reported as timestamps.
         let steps = attached.steps()?;
         let spans = buckets.iter().filter_map(|bucket| {
-            let ((from_ns, to_ns), offset_ns) = (bucket.span_ns?, offset_ns(&steps, bucket));
-            let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
-            Some((bucket, (from_ns, stamp(from_ns)), (to_ns, stamp(to_ns))))
+            let (from_ns, to_ns) = bucket.span_ns?;
+            let stamp = |ring_ns: i64, record| {
+                let offset_ns = offset_ns(&steps, bucket.producer, record);
+                (ring_ns, ring_ns.saturating_add(offset_ns))
+            };
+            let last = bucket
+                .first
+                .saturating_add(bucket.packets.saturating_sub(1));
+            Some((bucket, stamp(from_ns, bucket.first), stamp(to_ns, last)))
         });
         let oldest = spans.clone().min_by_key(|(_, from, _)| from.0);
         let newest = spans.clone().max_by_key(|(_, _, to)| to.0);
@@ -321,12 +327,42 @@ fn history(
     Ok(Some((since_ns, now_ns.saturating_sub(since_mono_ns))))
 }
 
-/// Timestamp minus ring time of the first record of a bucket, in ns. Ignores [`Step::clock`],
-/// so the result may be wrong if the producer serves several sources.
-fn offset_ns(steps: &[Step], bucket: &AttachedBucket) -> i64 {
+/// Timestamp minus ring time of a record, in ns. Ignores [`Step::clock`], so the result may be wrong
+/// if the producer serves several sources.
+fn offset_ns(steps: &[Step], producer: usize, record: u64) -> i64 {
     let before = steps
         .iter()
-        .filter(|step| step.producer == bucket.producer && step.first <= bucket.first);
+        .filter(|step| step.producer == producer && step.first <= record);
     let last = before.max_by_key(|step| step.first);
     last.map_or(0, |step| step.offset_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use retroscope_ring::{Backing, Record, Ring, RingConfig};
+
+    use super::*;
+
+    /// The clock is set forward by an hour in the middle of a bucket. The stamps of the bucket's
+    /// first and last packet are reported.
+    #[test]
+    fn a_bucket_has_the_stamps_of_its_ends() {
+        let mut config = RingConfig::new(8 << 20, 1, 1);
+        config.backing = Backing::Memfd;
+        let ring = Ring::new(&config, None).unwrap();
+        let mut producer = ring.producer().unwrap();
+        producer.store(&Record::whole(0, 0, &[])).unwrap();
+        assert!(producer.step(0, 3_600_000_000_000));
+        producer
+            .store(&Record::whole(1_000_000_000, 0, &[]))
+            .unwrap();
+        producer.publish();
+        let path = ring.path().unwrap();
+        let report = RingReport::new(&path, &Attached::open(&path).unwrap(), true).unwrap();
+        let bucket = &report.bucket_list.as_ref().unwrap()[0];
+        assert_eq!(bucket.from, rfc3339(0));
+        assert_eq!(bucket.to, rfc3339(3_601_000_000_000));
+        assert_eq!(report.oldest.as_ref(), Some(&bucket.from));
+        assert_eq!(report.newest.as_ref(), Some(&bucket.to));
+    }
 }
