@@ -45,6 +45,13 @@ impl Topology {
         first.filter(|_| same && self.nodes > 1)
     }
 
+    /// Whether interfaces are known to have different nodes.
+    pub(crate) fn are_apart(&self) -> bool {
+        let mut nodes = self.known().map(|(_, node)| node);
+        let first = nodes.next();
+        nodes.any(|node| Some(node) != first)
+    }
+
     /// The interfaces whose node is known.
     pub(crate) fn known(&self) -> impl Iterator<Item = (&str, u32)> {
         self.interfaces
@@ -94,6 +101,20 @@ mod tests {
         assert_eq!(common(None, &[("eth0", zero)]), None, "no NUMA");
     }
 
+    /// Interfaces without a known node are not on another node.
+    #[test]
+    fn only_known_nodes_are_apart() {
+        let (zero, one) = (Some("0\n"), Some("1\n"));
+        let are_apart = |interfaces: &[_]| topology(Some("0-1"), interfaces).are_apart();
+        assert!(are_apart(&[("eth0", zero), ("eth1", one)]));
+        assert!(!are_apart(&[
+            ("eth0", zero),
+            ("eth1", zero),
+            ("tun0", None)
+        ]));
+        assert!(!are_apart(&[]));
+    }
+
     #[test]
     fn what_is_not_known_is_left_out() {
         let machine = topology(
@@ -101,6 +122,7 @@ mod tests {
             &[("eth0", Some("1\n")), ("lo", None), ("eth1", Some("junk"))],
         );
         assert_eq!(machine.known().collect::<Vec<_>>(), [("eth0", 1)]);
+        assert!(!machine.are_apart());
         let elsewhere = Topology::read(Path::new("/sys"), ["../../x"].into_iter());
         assert_eq!(elsewhere.interfaces, [("../../x".to_owned(), None)]);
     }

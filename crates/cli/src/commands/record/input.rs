@@ -81,7 +81,7 @@ impl Settings {
         let live = self.interface.iter().filter(|name| !is_generator(name));
         let topology = numa::Topology::read(Path::new("/sys"), live.map(String::as_str));
         let node = topology.common_node();
-        if node.is_none() && topology.nodes > 1 && topology.known().count() > 1 {
+        if topology.nodes > 1 && topology.are_apart() {
             notes.push(
                 "the interfaces are on several NUMA nodes: the ring's memory is on any".to_owned(),
             );
