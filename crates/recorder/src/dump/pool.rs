@@ -62,11 +62,10 @@ const COMPRESSORS: usize = 2;
 /// Limit of the bytes of packets, of all dumps, that are copied and not written yet. A disk of 1
 /// GB/s that stalls for 20 ms needs a third of this budget.
 pub(crate) const BUDGET_BYTES: usize = 64 << 20;
-/// Upper bound of the descriptors that a worker opens during its work, for example of a capture and
-/// its merged copy. The pool leaves room for these descriptors.
+/// Upper bound of the descriptors that a worker opens during its work, for example of a capture,
+/// its compressed copy, and the capture again to check its name. The pool leaves room for these
+/// descriptors.
 const FILES_AT_WORK: usize = 3;
-/// Descriptors that a compressing worker keeps open: a capture and its compressed copy.
-const FILES_COMPRESSING: usize = 2;
 /// Time that the dumper waits for a result of the workers before it checks whether the workers
 /// still run. Workers report all results that the dumper waits for, so the check is only for bugs.
 const WRITERS_WAIT: Duration = Duration::from_millis(100);
@@ -136,7 +135,7 @@ impl Pool {
     /// Starts the threads, with the privileges of the calling thread.
     pub(crate) fn start(config: PoolConfig, common: &RecorderShared) -> io::Result<Self> {
         let (news_tx, news) = mpsc::channel();
-        let at_work = FILES_AT_WORK * config.writers + FILES_COMPRESSING * config.compressors;
+        let at_work = FILES_AT_WORK * (config.writers + config.compressors);
         let shared = Arc::new(PoolShared {
             limits: Arc::new(PoolLimits {
                 budget_bytes: config.budget_bytes,
