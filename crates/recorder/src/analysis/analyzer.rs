@@ -664,7 +664,7 @@ impl Core {
         self.tell(RecorderEvent::Notice(text));
         if say == RefusalNotice::ReportAsLast {
             self.tell(RecorderEvent::Notice(
-                "further refused triggers are only counted, and told once a minute".to_owned(),
+                "further refused triggers are only counted, and reported once a minute".to_owned(),
             ));
         }
     }
