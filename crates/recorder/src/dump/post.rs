@@ -195,8 +195,8 @@ pub enum PostOutcome {
     Done,
     /// The command ended with another exit code.
     Failed {
-        /// The exit code, 1 to 255.
-        code: i32,
+        /// The exit code, 1 to 255; `None`: unknown, because the recorder ignores SIGCHLD.
+        code: Option<i32>,
     },
     /// A signal ended the command.
     Killed {
@@ -408,21 +408,22 @@ impl PostShared {
     }
 
     fn run_for(&self, dump: &PostJob) -> PostOutcome {
-        let ended = self.start(dump).and_then(|mut child| {
-            let waited = self.wait(&child);
-            if !matches!(waited, Ok(true)) {
-                // Until the group's leader is reaped, no other group can have this number.
-                let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        let mut child = match self.start(dump) {
+            Ok(child) => child,
+            Err(error) => {
+                let error = error.to_string();
+                return PostOutcome::NotStarted { error };
             }
-            let status = child.wait()?;
-            waited.map(|is_ended| is_ended.then_some(status))
-        });
-        match ended {
-            Ok(Some(status)) => outcome(status),
-            Ok(None) => PostOutcome::TimedOut,
-            Err(error) => PostOutcome::NotStarted {
-                error: error.to_string(),
-            },
+        };
+        let waited = self.wait(&child);
+        if matches!(waited, Ok(false)) {
+            // Until the group's leader is reaped, no other group can have this number.
+            let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        }
+        match (waited, child.wait()) {
+            (Ok(false), _) => PostOutcome::TimedOut,
+            (_, Ok(status)) => outcome(status),
+            (_, Err(_)) => PostOutcome::Failed { code: None },
         }
     }
 
@@ -490,7 +491,7 @@ fn outcome(status: ExitStatus) -> PostOutcome {
     use std::os::unix::process::ExitStatusExt;
     match (status.code(), status.signal()) {
         (Some(0), _) => PostOutcome::Done,
-        (Some(code), _) => PostOutcome::Failed { code },
+        (code @ Some(_), _) => PostOutcome::Failed { code },
         (None, signal) => PostOutcome::Killed {
             signal: signal.unwrap_or(0),
         },
@@ -501,7 +502,8 @@ impl fmt::Display for PostOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done => f.write_str("done"),
-            Self::Failed { code } => write!(f, "failed with exit code {code}"),
+            Self::Failed { code: Some(code) } => write!(f, "failed with exit code {code}"),
+            Self::Failed { code: None } => f.write_str("ended with an unknown exit code"),
             Self::Killed { signal } => write!(f, "killed by signal {signal}"),
             Self::TimedOut => f.write_str("ended, because it took too long or all was to end"),
             Self::NotStarted { error } => write!(f, "not started: {error}"),

@@ -16,7 +16,8 @@ use std::{
 
 use retroscope_recorder::RecorderHandle;
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2},
+    consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2},
+    flag,
     iterator::Signals as Incoming,
     low_level::emulate_default_handler,
 };
@@ -55,9 +56,9 @@ enum Hangup {
 }
 
 impl Hangup {
-    fn of_this_process() -> Self {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        if is_ignored(SIGHUP, &status) {
+    /// `status`: the content of /proc/self/status.
+    fn of_this_process(status: &str) -> Self {
+        if is_ignored(SIGHUP, status) {
             Self::Ignored
         } else if io::stdin().is_terminal() || io::stderr().is_terminal() {
             Self::Stop
@@ -103,7 +104,13 @@ impl Signals {
     /// # Errors
     /// The system's error about the handlers or the thread.
     pub(crate) fn install(privileges: Privileges) -> io::Result<Self> {
-        let hangup = Hangup::of_this_process();
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let hangup = Hangup::of_this_process(&status);
+        if is_ignored(SIGCHLD, &status) {
+            // The kernel reaps the children of a process that ignores SIGCHLD, so the ends of
+            // commands of --post would be unknown (wait(2)).
+            flag::register(SIGCHLD, Arc::default())?;
+        }
         let mut incoming = Incoming::new([SIGINT, SIGTERM, SIGUSR1, SIGUSR2])?;
         if hangup != Hangup::Ignored {
             incoming.add_signal(SIGHUP)?;

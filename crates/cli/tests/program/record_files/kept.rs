@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use super::{S, record, write_capture};
-use crate::support::{skip, stderr};
+use crate::support::{PROGRAM, skip, stderr};
 
 /// Records ten dumps of one packet each. The packets are a second apart. `more` are further
 /// arguments. Returns the messages and the summary.
@@ -177,6 +177,21 @@ fn a_command_runs_for_each_dump() {
         10,
         "{text}"
     );
+}
+
+/// The exit code of a command is known even if the parent process of the recorder ignores SIGCHLD.
+#[test]
+fn the_end_of_a_command_is_known_where_sigchld_is_ignored() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = dir.path().join("in.pcap");
+    write_capture(&capture, 1000, 60, S / 100, None);
+    let mut env = Command::new("env");
+    env.args(["--ignore-signal=CHLD", PROGRAM, "record", "-r", "in.pcap"]);
+    env.args(["-w", "dumps", "--trigger", "udp port 42"]);
+    env.args(["--post", "sh -c 'exit 3'"]);
+    let output = env.current_dir(dir.path()).output().unwrap();
+    let text = stderr(&output);
+    assert!(text.contains("--post failed with exit code 3"), "{text}");
 }
 
 /// A `--post` command runs without capabilities. With `post-user` the command runs as that user.

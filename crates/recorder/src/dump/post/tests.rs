@@ -119,7 +119,7 @@ fn each_end_is_told_and_counted() {
     let minute = Duration::from_secs(60);
     let one = |command| run(command, minute, 1, 1).0.remove(0);
     assert_eq!(one("true"), PostOutcome::Done);
-    assert_eq!(one("sh -c 'exit 7'"), PostOutcome::Failed { code: 7 });
+    assert_eq!(one("sh -c 'exit 7'"), PostOutcome::Failed { code: Some(7) });
     assert_eq!(one("sh -c 'kill -9 $$'"), PostOutcome::Killed { signal: 9 });
     let missing = one("/no/such/program");
     assert!(
