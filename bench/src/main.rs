@@ -174,9 +174,11 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
         fact("ring", format!("{} GiB", scale.ring_bytes >> 30));
     }
     // An interrupted run of `papers` continues if commit, machine, selected rows and scale are the
-    // same. A tree with changes may have other code of the same commit.
+    // same. A tree with changes may have other code of the same commit. Outside of a git checkout
+    // the commit is unknown.
     let earlier = machine::read(&out).unwrap_or_default();
-    let has_changes = facts["commit"].ends_with("with changes");
+    let commit = facts.get("commit");
+    let is_known = commit.is_some_and(|commit| !commit.ends_with("with changes"));
     let is_same = [
         "cpu",
         "cores",
@@ -187,7 +189,7 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
         "ring",
     ]
     .iter()
-    .all(|name| !has_changes && earlier.get(*name) == facts.get(*name));
+    .all(|name| is_known && earlier.get(*name) == facts.get(*name));
     let mut session = if what == BenchTask::Papers && is_same {
         Session::resume(&out, scale, selection)?
     } else {
