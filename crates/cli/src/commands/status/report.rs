@@ -327,8 +327,8 @@ fn history(
     Ok(Some((since_ns, now_ns.saturating_sub(since_mono_ns))))
 }
 
-/// Timestamp minus ring time of a record, in ns. Ignores [`Step::clock`], so the result may be wrong
-/// if the producer serves several sources.
+/// Timestamp minus ring time of a record, in ns. Ignores [`Step::clock`], so the result may be
+/// wrong if the producer serves several sources.
 fn offset_ns(steps: &[Step], producer: usize, record: u64) -> i64 {
     let before = steps
         .iter()
