@@ -73,9 +73,9 @@ fn loads(loss_free: f64) -> [Load; 4] {
             period: 2.2,
         },
         // The buffer holds the packets that arrive while one packet is analyzed. The mean rate is
-        // a fifth of the loss-free rate: with other batches LuaJIT compiles less of the script,
-        // which then takes up to four times as long.
-        bursts(SLOW_SCRIPT, BURST_PACKETS as f64 / (0.2 * loss_free)),
+        // 0.15 of the loss-free rate: with other batches LuaJIT compiles less of the script, which
+        // then takes up to four times as long.
+        bursts(SLOW_SCRIPT, BURST_PACKETS as f64 / (0.15 * loss_free)),
         // The buffer does not hold the packets that arrive while a rare packet is analyzed. The
         // mean rate is about twice what one thread analyzes.
         Load {
