@@ -1,4 +1,5 @@
--- Triggers on the 1,000th TCP connection request to one host within a second of packet time. If the
+-- Triggers on the 1,000th TCP connection request to one host within a second of packet time, and
+-- sometimes again on later requests. If the
 -- requests of a second go to more than 10,000 hosts, each count may be too small, by at most one
 -- ten-thousandth of all requests.
 --

@@ -1,5 +1,5 @@
-//! Inserters that are slowed down, on 1 to 4 receive queues of a link with 40 Gbit/s (thesis, figure
-//! 7.3).
+//! Inserters that are slowed down, on 1 to 4 receive queues of a link of 40 Gbit/s (thesis,
+//! figure 7.3).
 //!
 //! The generator stands in for the link. A packet takes at least [`PACKET_NS`] of its inserter's
 //! time: the inserter spins for what is left of this time. So one inserter stores at most 46 % of

@@ -164,8 +164,8 @@ pub trait Queue: Send + fmt::Debug {
         None
     }
 
-    /// Whether more packets may wait than a rest leaves in the kernel ([`REST_NS_MAX`]). Otherwise as
-    /// [`Self::has_more`].
+    /// Whether clearly more packets may wait than a rest leaves in the kernel ([`REST_NS_MAX`]), if
+    /// the engine rests. Otherwise as [`Self::has_more`].
     fn is_behind(&self) -> Option<bool> {
         self.has_more()
     }

@@ -1,6 +1,6 @@
-//! Requests to the kernel that rustix does not have: `SO_PEERGROUPS` of unix(7) sockets, since Linux
-//! 4.13, and close_range(2), since Linux 5.9; and `SO_PEERCRED`, because the process number in
-//! rustix's answer must not be 0.
+//! Requests to the kernel that rustix does not have: `SO_PEERGROUPS` of unix(7) sockets, since
+//! Linux 4.13, and close_range(2), since Linux 5.9; and `SO_PEERCRED`, because the process number
+//! in rustix's answer must not be 0.
 #![expect(
     unsafe_code,
     reason = "a socket option of variable length, and one with a process number 0; close_range(2)"
@@ -66,8 +66,8 @@ pub(crate) fn peer_credentials(socket: impl AsFd) -> io::Result<ucred> {
         gid: u32::MAX,
     };
     let mut bytes = socklen_t::try_from(size_of::<ucred>()).unwrap_or(0);
-    // SAFETY: `credentials` has `bytes` bytes, any bytes are a valid `ucred`, and both pointers live
-    // across the call.
+    // SAFETY: `credentials` has `bytes` bytes, any bytes are a valid `ucred`, and both pointers
+    // live across the call.
     let result = unsafe {
         libc::getsockopt(
             descriptor,

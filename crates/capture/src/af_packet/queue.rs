@@ -58,6 +58,11 @@ fn nap_blocks(ring_blocks: usize) -> usize {
     ring_blocks / RING_SHARE
 }
 
+/// So many waiting blocks are more than a nap leaves: twice [`nap_blocks`], at least one.
+fn behind_blocks(ring_blocks: usize) -> usize {
+    (2 * nap_blocks(ring_blocks)).max(1)
+}
+
 /// Shortest time to fill a block of 256 KiB at 10 Gbit/s: the smallest frames take up to twice as
 /// much room in the ring as on the wire. At this rate, half of the ring may fill during a nap.
 const BLOCK_FILL_NS: i64 = 105_000;
@@ -317,11 +322,9 @@ impl LiveEngine for PacketEngine {
         Some(self.ring.are_blocks_finished(1))
     }
 
-    /// Whether twice as many blocks wait as a nap may leave at the block rate. At 1.4 Gbit/s and
-    /// more, a nap leaves about as many.
     fn is_behind(&self) -> Option<bool> {
-        let many = 2 * nap_blocks(self.ring.blocks());
-        Some(self.ring.are_blocks_finished(many.max(1)))
+        let many = behind_blocks(self.ring.blocks());
+        Some(self.ring.are_blocks_finished(many))
     }
 
     fn nic_stamped(&self) -> Option<u64> {
@@ -506,6 +509,12 @@ mod tests {
         let (seconds, ns) = parts(opened_ns);
         set_opened(&mut block, seconds, ns);
         block
+    }
+
+    #[test]
+    fn more_blocks_than_a_nap_leaves_are_too_many() {
+        assert_eq!([4, 15, 16, 256].map(behind_blocks), [1, 1, 2, 32]);
+        assert_eq!([4, 15, 16, 256].map(nap_blocks), [0, 0, 1, 16]);
     }
 
     /// The clock of the NIC shows TAI, 37 s ahead of UTC, or did not follow a step of the system's

@@ -1,14 +1,14 @@
 //! A shard in the inserter's thread: R-Scope's long queue emulation (2018, section 2.1).
 //!
-//! The inserter first stores all packets that its source has, and analyzes only while the source is
-//! dry. If the shard has analyzed all earlier packets, it analyzes a plain burst in hand. The
-//! frames are then usually in a cache. Reading frames of 1514 bytes back from the ring takes longer
-//! than trying a filter. So the shard also analyzes a burst in hand if no more packets wait than a
-//! rest of AF_PACKET leaves, usually for at most about 50 µs a burst. Otherwise the shard reads the
-//! ring, which is the long queue. The unanalyzed packets of the ring are the *backlog*. While there
-//! is a backlog, the inserter neither sleeps nor waits in poll(2). During the analysis for a dry
-//! source, it checks for more packets about every 50 µs, but not before the current group of at
-//! most 64 packets is analyzed.
+//! The inserter first stores all packets that its source has, and usually analyzes only while the
+//! source is dry. If the shard has analyzed all earlier packets, it analyzes a plain burst in hand.
+//! The frames are then usually in a cache. Reading frames of 1514 bytes back from the ring takes
+//! longer than trying a filter. So the shard also analyzes a burst in hand if only few packets
+//! wait, as a rest of AF_PACKET leaves, until about 50 µs after the first group of 64 packets.
+//! Otherwise the shard reads the ring, which is the long queue. The unanalyzed packets of the ring
+//! are the *backlog*. While there is a backlog, the inserter neither sleeps nor waits in poll(2).
+//! During the analysis for a dry source, it checks for more packets about every 50 µs, but not
+//! before the current group of at most 64 packets is analyzed.
 //!
 //! The ring may overwrite packets of the backlog, as for any reader; these packets are counted as
 //! missed. The source loses packets if storing alone is too slow, or if one group of packets takes
@@ -247,8 +247,9 @@ impl Inline {
     }
 
     /// Plain frames of one interface were stored as records from `first` on. If the shard is here,
-    /// the source is not behind and there is no backlog, analyzes frames. After [`STRIDE_NS`], the
-    /// analysis ends if the source may have more packets. The frames' ring time is stamp less `offset_ns`. `bytes`: approximate captured bytes of all.
+    /// the source is not behind and there is no backlog, analyzes frames. [`STRIDE_NS`] after the
+    /// first group of frames, the analysis ends if the source may have more packets. The frames'
+    /// ring time is stamp less `offset_ns`. `bytes`: approximate captured bytes of all.
     pub(crate) fn after_storing(
         &mut self,
         first: u64,
