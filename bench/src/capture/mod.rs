@@ -22,7 +22,12 @@ mod sender;
 pub(crate) mod shed;
 pub(crate) mod veth;
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::PathBuf,
+    thread::park_timeout,
+    time::{Duration, Instant},
+};
 
 use self::{
     contestant::{Contestant, ContestantKind, KEEPING, MINIMAL, RETROSCOPE, TCPDUMP},
@@ -82,6 +87,18 @@ pub struct Programs {
     /// `frame_source`, for `capture`.
     #[arg(long, value_name = "PROGRAM")]
     pub frame_source: Option<PathBuf>,
+}
+
+/// Sleeps. The end of a scoped thread may leave a token for [`park_timeout`], which then returns at
+/// once.
+fn pause(time: Duration) {
+    let end = Instant::now() + time;
+    while let Some(left) = end
+        .checked_duration_since(Instant::now())
+        .filter(|it| !it.is_zero())
+    {
+        park_timeout(left);
+    }
 }
 
 /// The path of a program, if it was given.

@@ -3,7 +3,6 @@
 use std::{
     fs,
     process::{Command, Stdio},
-    thread::park_timeout,
     time::Duration,
 };
 
@@ -16,7 +15,7 @@ use super::{
     traffic::{Frames, SendTime},
 };
 use crate::{
-    capture::{contestant::Process, path, sender::Seats, veth::Veth},
+    capture::{contestant::Process, path, pause, sender::Seats, veth::Veth},
     measure::{Failure, check_count},
     pin,
     session::Session,
@@ -166,7 +165,7 @@ impl Lab {
         let start_ns = recorder.cpu_ns()?;
         let time = self.send_in_time(packets, share * loss_free)?;
         let recorder_ns = recorder.cpu_ns()? - start_ns;
-        park_timeout(LAG);
+        pause(LAG);
         let (connections, events, suricata_seconds) = self.suricata()?;
         let summary = self.summary(recorder, packets as u64)?;
         let source = &summary["sources"][0];

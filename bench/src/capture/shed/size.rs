@@ -5,13 +5,13 @@
 //! rate. The queue is the ring; the kernel's buffer is small. An inserter that analyzes its packets
 //! has the largest ring.
 
-use std::{io, thread::park_timeout, time::Duration};
+use std::{io, time::Duration};
 
 use super::{
     NONE, ONE_ANALYZER, Variant, in_turns,
     run::{Lab, SLOW_SCRIPT, count, number},
 };
-use crate::{measure::Failure, session::Session};
+use crate::{capture::pause, measure::Failure, session::Session};
 
 /// Sizes of the ring, MiB.
 const SIZES_MIB: [usize; 7] = [8, 16, 24, 32, 64, 128, 512];
@@ -58,8 +58,8 @@ fn burst(lab: &Lab, variant: &Variant, ring_mib: usize, loss_free: f64) -> Resul
         let packets = count(seconds * TIMES * loss_free);
         let time = lab.send_in_time(packets, TIMES * loss_free)?;
         sent += packets as u64;
-        let pause = seconds * TIMES / MEAN - time.seconds;
-        park_timeout(Duration::from_secs_f64(pause.max(0.0)));
+        let left = seconds * TIMES / MEAN - time.seconds;
+        pause(Duration::from_secs_f64(left.max(0.0)));
     }
     let summary = lab.summary(recorder, sent)?;
     let lost = number(&summary["sources"][0]["lost"]["kernel"])?;
