@@ -52,7 +52,7 @@ pub enum ScriptError {
         /// The invalid value if it is a string, otherwise its type.
         found: String,
     },
-    /// A dump function returned a value other than a predicate, an expression, nil and false. The
+    /// A dump function returned a value other than a predicate, an expression, nil or false. The
     /// user must correct the script.
     #[error(
         "{name}: the dump function returned {found}, and should return function(pkt) … end or an expression"

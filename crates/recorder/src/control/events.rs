@@ -69,7 +69,7 @@ pub enum RecorderEvent {
     Notice(String),
     /// The outcome of an IDS alert: it has a dump, it was refused, or its dump has no packet.
     Alert(AlertNews),
-    /// Packets were given to a client, or a client's request for packets failed.
+    /// An answer with packets, or a dump's file, was given to a client, perhaps only in part.
     Exported(Export),
     /// A change by a client or by a reload, or a failed reload.
     Changed(Change),
