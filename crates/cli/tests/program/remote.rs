@@ -131,7 +131,7 @@ fn an_answer_that_is_cut_or_foreign_is_a_failure() {
         ),
         (
             b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",
-            "no room",
+            "status 503",
         ),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "no answer of a recorder"),
         (b"", "closed without an answer"),
