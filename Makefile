@@ -44,7 +44,7 @@ bench: setup-build ## every benchmark: queues, memory, latency, then files and f
 bench-quick: setup-build ## its own tests, then the rows that ring and filters are judged by, into bench/results.json of the target directory (ROWS=ring selects)
 	@scripts/bench.sh quick
 
-bench-capture: setup ## live capture over veth, as root: processor time, losses, rates without loss and time stamps of engines and other programs (10 minutes, likewise)
+bench-capture: setup ## live capture over veth, as root: processor time, losses, rates without loss and time stamps of engines and other programs (a quarter of an hour, likewise)
 	@scripts/bench.sh capture
 
 bench-shed: setup ## what Suricata finds after overload, as root over veth, by rate and shedding algorithm (half an hour; QUICK=1 is brief)

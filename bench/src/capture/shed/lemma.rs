@@ -33,9 +33,9 @@ const PLACES: [(&str, &Variant); 3] = [
     ("thread", &ONE_ANALYZER),
     ("auto", &AUTO),
 ];
-/// The last parts of the rows' names: percent of the packets that the kernel dropped; percent that
-/// were overwritten in the ring, or never analyzed; and the recorder's processor time until the end
-/// of the last period, for each packet that was analyzed then, ns.
+/// The last parts of the rows' names. `kernel`: packets that the kernel dropped, percent. `missed`:
+/// packets that were overwritten in the ring or never analyzed, percent. `cpu`: the recorder's
+/// processor time until the end of the last period, for each packet analyzed by then, ns.
 const PARTS: [&str; 3] = ["kernel", "missed", "cpu"];
 
 /// Traffic, and the script that analyzes the packets.

@@ -8,7 +8,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use retroscope_recorder::{Action, Cancel, RecorderHandle, RuleStatus};
+use retroscope_recorder::{Action, Cancel, CommandError, RecorderHandle, RuleStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -161,17 +161,21 @@ pub(crate) async fn enable(
     run_blocking(move || {
         let before = find(&app.handle, &name)?;
         let condition = condition.of_rule();
-        let rule = app
-            .handle
-            .enable_rule(&name, (patch.enabled, patch.single), condition)?;
-        if before.version() != rule.version() {
+        let change = (patch.enabled, patch.single);
+        let rule = app.handle.enable_rule(&name, change, condition);
+        let is_changed = match &rule {
+            Ok(rule) => before.version() != rule.version(),
+            // The change follows, and a repeated request will change nothing.
+            Err(error) => matches!(error, CommandError::Late),
+        };
+        if is_changed {
             let action = match patch.enabled {
                 true => Action::EnableRule,
                 false => Action::DisableRule,
             };
             app.handle.tell_change(caller.change(action).of(&name));
         }
-        Ok(tagged(StatusCode::OK, rule))
+        Ok(tagged(StatusCode::OK, rule?))
     })
     .await
 }
