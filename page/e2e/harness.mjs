@@ -36,8 +36,11 @@ function ended(child) {
 let nextPort = 8100;
 
 export class Recorder {
-  /** A recorder of `interfaces` with the options `options`. Records when the promise resolves. */
-  static async start({ interfaces = ['rs1'], options = [] } = {}) {
+  /**
+   * A recorder of `interfaces` with the options `options`. Records when the promise resolves, and knows its `admin`
+   * token and the tokens `others`: names, and options of `retroscope token`.
+   */
+  static async start({ interfaces = ['rs1'], options = [], others = {} } = {}) {
     const recorder = new Recorder();
     recorder.folder = mkdtempSync(join(tmpdir(), 'retroscope-page-'));
     recorder.tokens = join(recorder.folder, 'tokens');
@@ -45,6 +48,8 @@ export class Recorder {
     recorder.address = `127.0.0.1:${nextPort++}`;
     recorder.url = `http://${recorder.address}/`;
     recorder.admin = recorder.token('admin', '--role', 'admin');
+    recorder.others = {};
+    for (const [name, options] of Object.entries(others)) recorder.others[name] = recorder.token(name, ...options);
     recorder.args = [
       'record', ...interfaces.flatMap((name) => ['-i', name]), ...(options.includes('--ring') ? [] : ['--ring', '32MiB']), '-w', join(recorder.folder, 'dumps'),
       '--api', recorder.address, '--api', `unix:${recorder.socket}`, '--tokens', recorder.tokens, ...options,

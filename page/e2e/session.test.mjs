@@ -7,7 +7,11 @@ import { closeBrowser, login, open, Recorder, shot, traffic, udp, visit } from '
 let recorder;
 let stopTraffic;
 before(async () => {
-  recorder = await Recorder.start({ options: ['--trigger', 'udp port 60000', '--past', '1s', '--future', '100ms'] });
+  recorder = await Recorder.start({
+    options: ['--trigger', 'udp port 60000', '--past', '1s', '--future', '100ms'],
+    // The recorder reads a token file that changes only once a second.
+    others: { viewer: ['--role', 'view'], dns: ['--role', 'packets', '--filter', 'udp port 53'], 'short-lived': ['--role', 'view'] },
+  });
   stopTraffic = traffic({ rate: '500pps', flows: 5 });
 });
 after(async () => {
@@ -43,8 +47,7 @@ test('a link logs in once', async () => {
 });
 
 test('buttons that a role may not use are absent, with the reason', async () => {
-  const viewer = recorder.token('viewer', '--role', 'view');
-  const { page, complaints } = await open(recorder, { token: viewer, path: '?tab=triggers' });
+  const { page, complaints } = await open(recorder, { token: recorder.others.viewer, path: '?tab=triggers' });
   await page.getByText(/Adding, editing and arming are not possible with this login: .*admin/).waitFor();
   for (const name of ['New trigger', 'Force a trigger', 'Normal']) assert.equal(await page.getByRole('button', { name }).count(), 0, name);
   await udp(60000, 'a dump');
@@ -57,8 +60,7 @@ test('buttons that a role may not use are absent, with the reason', async () => 
 });
 
 test('a restricted token sees its packets, and why the rest is absent', async () => {
-  const restricted = recorder.token('dns', '--role', 'packets', '--filter', 'udp port 53');
-  const { page, complaints } = await open(recorder, { token: restricted });
+  const { page, complaints } = await open(recorder, { token: recorder.others.dns });
   for (const name of ['Triggers', 'Dumps']) {
     await page.getByRole('tab', { name }).click();
     await page.getByText(/are not shown: .*restricted/).waitFor();
@@ -96,8 +98,7 @@ test('a logout ends the session in all tabs', async () => {
 
 test('a revoked token ends its session', async () => {
   const name = 'short-lived';
-  const token = recorder.token(name, '--role', 'view');
-  const { page } = await open(recorder, { token });
+  const { page } = await open(recorder, { token: recorder.others[name] });
   recorder.removeToken(name);
   await page.getByLabel('Token').waitFor();
 });
