@@ -115,6 +115,9 @@ impl WriteBuffer {
             }
             if first + added == DESCRIPTORS {
                 self.write_descriptors(target, stored.count);
+                // Otherwise the compiler saves the register on the stack. Where that place crosses
+                // two pages, the processor first finishes all stores past the cache.
+                line.bytes = load(self.first_line());
             }
             records_max -= added;
             if stop.is_some() || records_max == 0 || end >= limits.soft_end {
@@ -136,10 +139,8 @@ impl PackedLine {
     fn new(bytes: &[u8; LINE_BYTES], filled: usize, to: *mut u8) -> Self {
         let places: [u8; LINE_BYTES] = std::array::from_fn(|place| place.to_le_bytes()[0]);
         Self {
-            // SAFETY: the array has a whole line.
-            places: unsafe { _mm512_loadu_si512(places.as_ptr().cast()) },
-            // SAFETY: `bytes` has a whole line.
-            bytes: unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) },
+            places: load(&places),
+            bytes: load(bytes),
             filled,
             to,
         }
@@ -231,4 +232,12 @@ impl PackedLine {
         // SAFETY: `to` is a whole line, borrowed exclusively.
         unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), self.bytes) };
     }
+}
+
+/// Reads a line into a register.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vbmi,bmi2")]
+fn load(line: &[u8; LINE_BYTES]) -> __m512i {
+    // SAFETY: `line` is a whole line.
+    unsafe { _mm512_loadu_si512(line.as_ptr().cast()) }
 }
