@@ -13,11 +13,13 @@
 //!         silent for too long: remove it from shunted, continue
 //!         no packet taken for 100 ms: continue
 //!         else: line.shunted[its class] += 1; DROP
-//! if longer than a chunk && !in several: line.received += 1; line.oversize += 1; DROP
-//! put the monotonic time in front of the packet, or: line.unstamped += 1
+//! fits = at most a chunk || in several
+//! if fits: put the monotonic time in front of the packet, or: line.unstamped += 1
 //!     with nic_stamps: the NIC's stamp in front of the time; 0: the driver gives none
-//! verdict = redirect_map(sockets, queue)     PASS if the queue has no socket
-//! if verdict is REDIRECT: line.received += 1, else: line.unseen += 1
+//! verdict = redirect_map(sockets, queue)
+//! if verdict is not REDIRECT: line.unseen += 1; PASS     the queue has no socket
+//! line.received += 1
+//! if !fits: line.oversize += 1; DROP
 //! return verdict
 //! ```
 //!
@@ -188,18 +190,13 @@ pub(super) fn assemble(inputs: ProgramInputs) -> Vec<EbpfInstruction> {
             code.add(R1, first_too_long);
             code.jump_if_greater(R1, R2, Label::Fits);
         }
-        code.count(LINE, word::RECEIVED);
+        redirect(&mut code, inputs.sockets);
         code.count(LINE, word::OVERSIZE);
         code.jump(Label::Drop);
         code.label(Label::Fits);
     }
     stamp(&mut code, inputs.nic_stamps);
-    code.load_map(R1, inputs.sockets);
-    code.load(Width::Word, R2, FRAME, STACK_QUEUE);
-    code.set(R3, XDP_PASS);
-    code.call(REDIRECT_MAP);
-    code.jump_if(Compare::NotEqual, R0, XDP_REDIRECT, Label::Unseen);
-    code.count(LINE, word::RECEIVED);
+    redirect(&mut code, inputs.sockets);
     code.exit();
 
     code.label(Label::Unseen);
@@ -214,6 +211,17 @@ pub(super) fn assemble(inputs: ProgramInputs) -> Vec<EbpfInstruction> {
     code.set(R0, XDP_PASS);
     code.exit();
     code.finish()
+}
+
+/// Sets `R0` to the verdict for the queue's socket, and counts the packet as received or, without
+/// a socket, as unseen.
+fn redirect(code: &mut Assembler, sockets: i32) {
+    code.load_map(R1, sockets);
+    code.load(Width::Word, R2, FRAME, STACK_QUEUE);
+    code.set(R3, XDP_PASS);
+    code.call(REDIRECT_MAP);
+    code.jump_if(Compare::NotEqual, R0, XDP_REDIRECT, Label::Unseen);
+    code.count(LINE, word::RECEIVED);
 }
 
 /// Sets `R0` to the address of the value whose key is at `place` on the stack, or to 0 if the map

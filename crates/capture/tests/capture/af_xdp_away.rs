@@ -410,12 +410,12 @@ fn serve(served: &mut [Served], is_done: impl Fn(&[Served]) -> bool) {
 
 /// Sends one packet of each of 200 flows out of `v0`, and returns their number. The network stack
 /// spreads the flows over the queues of the other end.
-fn send_flows() -> u64 {
+fn send_flows(payload_bytes: usize) -> u64 {
     ip("addr replace 10.9.0.1/24 dev v0");
     ip("neigh replace 10.9.0.2 lladdr 02:00:00:00:00:02 dev v0 nud permanent");
     for _ in 0..200 {
         let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
-        socket.send_to(b"flow", "10.9.0.2:9").unwrap();
+        socket.send_to(&vec![0; payload_bytes], "10.9.0.2:9").unwrap();
     }
     200
 }
@@ -530,11 +530,18 @@ fn a_queue_that_fails_holds_up_no_other() {
         assert!(is_attached("v1"));
         drop(sender);
         let mut unseen = || losses(first.as_mut())(LossCause::Unseen);
-        send_flows();
+        send_flows(4);
         let before = unseen();
         assert!((1..200).contains(&before), "the third queue: {before}");
+        // Packets that no chunk has room for go on to the host too.
+        ip("link set v0 mtu 9000");
+        ip("link set v1 mtu 9000");
+        send_flows(8000);
+        let large = unseen() - before;
+        assert!((1..200).contains(&large), "the third queue: {large}");
         second[0].0.stop();
-        send_flows();
+        let before = before + large;
+        send_flows(4);
         assert_eq!(unseen(), before, "stopped");
         stop_and_drain(second[0].0.as_mut(), &mut second[0].1);
     });
@@ -565,7 +572,7 @@ fn the_next_interface_may_have_other_queues() {
                 told(&all[0], &SourceEvent::InterfaceUp(0))
             });
             assert_eq!(says(&served[1].1, "no receive queue 1"), count == 1);
-            sent += send_flows();
+            sent += send_flows(4);
             serve(&mut served, |all| {
                 count <= 2 || says(&all[0].1, "more receive queues")
             });
