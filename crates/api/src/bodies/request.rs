@@ -228,8 +228,8 @@ dump_options! {
         /// The token or the user that requested the rule. PUT ignores this field.
         #[schema(read_only)]
         caller: Option<String>,
-        /// The scan of the past that `scan_past` requested; `null`: only new packets were tried. PUT
-        /// ignores this field.
+        /// The scan of the past that `scan_past` requested; `null`: only new packets were tried.
+        /// PUT ignores this field.
         #[serde(default, deserialize_with = "ignored")]
         scan: Option<RuleScanBody>,
         /// Also try the packets in the ring that are at most this much older than the rule: oldest

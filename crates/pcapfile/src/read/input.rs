@@ -101,7 +101,7 @@ fn blame<R>(error: io::Error, stream: &RawStream<R>, format: &str) -> InputError
     } else if error.kind() == ErrorKind::UnexpectedEof {
         InputError::Compressed(format!("the {format} data ends early"))
     } else {
-        InputError::Compressed(format!("the {format} data is damaged: {error}"))
+        InputError::Compressed(format!("the {format} data cannot be decompressed: {error}"))
     }
 }
 
