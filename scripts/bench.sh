@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# Benchmarks, optimised build: `bench.sh quick` runs their own tests and measures the judged rows, `bench.sh full` all rows, then what is not the ring: the
-# reader of capture files, a filter over a file, and the generator over a veth pair. `bench.sh capture` measures live capture over veth,
-# as root, and then draws. `bench.sh shed` does the same for load shedding. `bench.sh papers` measures all of these rows, continues where an interrupted run of the same commit stopped,
-# and writes papers.md next to them (docs/dev/papers.md); QUICK=1 measures briefly, as root it also captures and sheds. QUICK=1 with shed is brief too. Figures compare with each other inside one run.
+# Runs benchmarks of an optimised build. Only figures of the same run can be compared.
+#
+#   bench.sh quick     the tests of the benchmarks, then the judged rows
+#   bench.sh full      all rows of the ring, filters, flows and recorder; then the reader of capture files, a filter over a file, and the generator over veth
+#   bench.sh capture   live capture over veth, as root, with plots
+#   bench.sh shed      load shedding over veth, as root, with plots; QUICK=1 is brief
+#   bench.sh papers    all of these rows, and papers.md (docs/dev/papers.md); continues an interrupted run of the same commit; QUICK=1 is brief.
+#                      Without root, rows of live traffic are left out.
 #
 # Rows go to bench/results.json in cargo's target directory. ROWS selects some: ROWS=ring,limits/raw-insert.
-# UPDATE_DOCS=1 with full, capture or shed: the part of docs/dev/benchmarks.md and docs/dev/plots that it measures is made anew from this run.
-# UPDATE_DOCS=1 with papers: the figures of this run are published in docs/dev/papers, for this kind of machine, and in docs/dev/papers.md.
-# REMARK says what a reader of the figures must know about the run.
+# UPDATE_DOCS=1 with full, capture or shed replaces their figures in docs/dev/benchmarks.md and docs/dev/plots.
+# UPDATE_DOCS=1 with papers publishes the figures in docs/dev/papers, for this kind of machine, and in docs/dev/papers.md.
+# REMARK is printed with published figures: what a reader must know about the run.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -30,7 +34,7 @@ step "building"
 features=()
 if pkg-config --exists libdpdk 2>/dev/null; then
 	features+=(--features dpdk)
-	# folly's queues too, where FOLLY_INCLUDE says who has them (bench/build.rs).
+	# The rows of folly's queues need FOLLY_INCLUDE (bench/build.rs).
 	[ "$what" != full ] && [ "$what" != papers ] || [ -n "$(scripts/setup.sh missing peers)" ] || features+=(--features peers)
 fi
 if [ "$what" = quick ]; then
