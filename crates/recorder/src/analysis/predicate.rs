@@ -186,10 +186,14 @@ impl DumpPredicate {
         }
     }
 
-    /// Whether the dump selects all packets, or all packets of the interface of an alert.
+    /// Whether the dump selects all packets, or all packets of an interface: that of an alert, or
+    /// `$iface` of the trigger packet.
     pub(crate) fn selects_no_flow(&self) -> bool {
-        let filter = self.filter();
-        filter.is_some_and(|filter| filter.filled().as_str().trim().is_empty())
+        self.filter().is_some_and(|filter| {
+            let text = filter.filled().as_str().trim();
+            let number = (text.strip_prefix("$iface[")).and_then(|rest| rest.strip_suffix(']'));
+            text.is_empty() || number.is_some_and(|number| !number.contains(']'))
+        })
     }
 
     /// The filter, for a rule set that finds candidate packets; `None`: a script decides.

@@ -4,7 +4,7 @@
 //! A flow becomes exempt with the first packet that matches a trigger or an open dump. A dump may
 //! open when packets of its flow are already being shed. So an inserter also asks the filters of
 //! open dumps, except slow filters, about a packet before it sheds the packet. A dump with an empty
-//! filter selects no particular flow and exempts no flow.
+//! filter, or with `$iface` alone, selects no particular flow and exempts no flow.
 //!
 //! Live, marks take effect immediately. From files, marks set by dumps take effect when the
 //! inserter catches up with the analysis ([`Marks::settle`]), because the progress of the

@@ -153,8 +153,8 @@ fn flows_that_an_open_dump_takes_are_kept() {
     }
 }
 
-/// The dump of an alert without addresses has all packets of the alert's interface. Such a dump
-/// keeps no flow whole.
+/// The dump of an alert without addresses has all packets of the alert's interface, as a dump with
+/// `$iface` has. Such dumps keep no flow whole.
 #[test]
 fn a_dump_of_an_interface_exempts_no_flow() {
     let dir = tempfile::tempdir().unwrap();
@@ -174,6 +174,9 @@ fn a_dump_of_an_interface_exempts_no_flow() {
     let json = json.unwrap_or_else(|| panic!("{}", stderr(&output)));
     assert_eq!(json["dumps"][0]["packets"], 33, "{json}");
     assert_eq!(shed(&json), (33, 267));
+    // Only the trigger exempts its flow.
+    let (_, json, _) = kept_with("$iface", &more);
+    assert_eq!(shed(&json), (11 + 100 + 11, 178), "{json}");
 }
 
 /// Real traffic: the files of the dumps and the counts of the sources are equal for all tested

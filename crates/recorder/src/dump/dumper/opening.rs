@@ -71,7 +71,7 @@ impl Dumper {
         let sink = parts.pool.open(order.id, (captures, &directory), file);
         let trigger_packet = by_packet.map(|interface| TriggerPacket::new(&interface.name));
         let lost = *reservation.evicted_before();
-        // If a dump of all packets exempted their flows, nothing could be shed.
+        // If a dump of all packets of an interface exempted their flows, nothing could be shed.
         let marks = (parts.marks.clone()).filter(|_| !order.predicate.selects_no_flow());
         if let Some((marks, filter)) = marks.as_ref().zip(order.predicate.filter()) {
             marks.open_dump(order.id, filter, self.names.link_types());
