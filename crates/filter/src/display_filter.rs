@@ -44,7 +44,7 @@ const PROTOCOLS: [(&str, &str); 21] = [
     ("tls", "tcp port 443"),
 ];
 
-/// Names that mean the same in both languages.
+/// Names that mean nearly the same in both languages.
 const COMMON: [&str; 7] = ["arp", "icmp", "igmp", "ip", "sctp", "tcp", "udp"];
 
 const FIELDS: [(&str, Translation); 30] = [

@@ -63,7 +63,8 @@ impl FilledExpression {
         pieces.map(|piece| piece.compile(link)).collect()
     }
 
-    /// Whether [`Self::compile`] is quick: each piece is compiled already, or is short.
+    /// Whether [`Self::compile`] is quick, apart from name look-ups: each piece is compiled already,
+    /// or is short.
     pub(crate) fn compiles_quickly(&self, link: LinkContext) -> bool {
         self.pieces.iter().all(|piece| piece.compiles_quickly(link))
     }
@@ -226,7 +227,7 @@ struct Segment {
 }
 
 impl FilterPiece {
-    /// Whether [`Self::compile`] is quick.
+    /// Whether [`Self::compile`] is quick, apart from name look-ups.
     pub(crate) fn compiles_quickly(&self, link: LinkContext) -> bool {
         compile::is_quick(&self.text) || of(&self.lock(), link).is_some()
     }

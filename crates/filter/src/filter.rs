@@ -129,8 +129,8 @@ impl Filter {
         Ok(Self::new(template.into_plain()?))
     }
 
-    /// Whether [`Filter::prepare`] is quick. If not, a piece is not compiled yet for `link`, and
-    /// libpcap may take more than a millisecond to compile this piece.
+    /// Whether [`Filter::prepare`] is quick, apart from name look-ups. If not, a piece is not
+    /// compiled yet for `link`, and libpcap may take more than a millisecond to compile this piece.
     #[must_use]
     pub fn prepares_quickly(&self, link: LinkContext) -> bool {
         self.is_prepared(link.link_type, link.mode) || self.filled.compiles_quickly(link)

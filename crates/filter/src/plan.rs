@@ -2,7 +2,7 @@
 //!
 //! No operand has side effects, so any order of the operands of `and` and `or` gives the same
 //! answer. Cheap operands go first: programs, then tests of headers, then searches of the payload.
-//! If `or` joins at least three strings, one search replaces their single searches.
+//! If `or` joins at least three `payload contains`, one search replaces their single searches.
 
 use crate::{
     Variable,
@@ -39,7 +39,7 @@ enum EvaluationCost {
     Program,
     /// Headers must be parsed.
     Headers,
-    /// The payload is read.
+    /// The payload is searched for strings.
     Search,
     /// The payload is searched for a pattern.
     Pattern,

@@ -108,8 +108,8 @@ impl Template {
     ///
     /// # Errors
     /// [`FilterProblem::UnknownVariable`]; an invalid payload term; an own term in the wrong place;
-    /// a syntax error in a text with own terms. Also a text that is too long, or has too many own
-    /// terms or pieces.
+    /// a syntax error in a text with own terms. Also a text that is too long or too deeply nested,
+    /// or has too many own terms, patterns or pieces.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
         check_len(text, EXPRESSION_BYTES_MAX)?;
         let (words, tests) = words_and_tests(text)?;

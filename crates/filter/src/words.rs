@@ -89,7 +89,7 @@ impl<'t> WordScanner<'t> {
     fn new(text: &'t str) -> Self {
         let mut scanner = Self {
             text,
-            // A word and the following blank rarely have fewer than 4 bytes.
+            // A word and the following blank usually have at least 4 bytes on average.
             words: Vec::with_capacity(text.len() / 4 + 1),
             at: 0,
             brackets: 0,

@@ -157,7 +157,7 @@ impl RuleSet {
     }
 
     /// Adds a rule, or replaces the rule with the same identifier. Readers see the rule after a
-    /// [`RuleReader::refresh`] that returns `true`.
+    /// [`RuleReader::refresh`] that returns `true`, or after [`RuleReader::refresh_blocking`].
     ///
     /// Uses the programs with which the filter was prepared. Compiles other programs that the rule
     /// needs, for the link types of [`Self::add_link_type`]. A rule needs no program for link types
