@@ -1,5 +1,5 @@
-//! The NUMA node of each interface. If all recorded interfaces share a node, the recorder asks the
-//! kernel for ring memory on this node.
+//! The NUMA node of each interface. On a machine with several nodes, the recorder asks the kernel
+//! for ring memory on the node that all recorded interfaces share.
 
 use super::finding::Finding;
 use crate::numa::Topology;

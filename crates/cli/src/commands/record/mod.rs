@@ -285,8 +285,8 @@ fn give_up_on_dpdks_thread(
 }
 
 /// Maps an error of the start to an exit code. Arguments that cannot be fulfilled as they are:
-/// 2. If this machine lacks or forbids something, or another file or recorder occupies the ring
-/// file: 1.
+/// 2. If this machine lacks or forbids something, if a file is damaged, or if another file or
+/// recorder occupies the ring file: 1.
 fn refused(error: &StartError) -> Failure {
     match error {
         StartError::Ring(
