@@ -167,8 +167,8 @@ impl FilterError {
     /// Columns count characters. Tabs and control characters appear as spaces. A long line is
     /// shortened to the part around the word. [`FilterProblem::TooLong`],
     /// [`FilterProblem::TooMany`] and [`FilterProblem::Library`] have the first line only. A short
-    /// text that looks like a display filter of Wireshark usually gets a last line, with the capture
-    /// filter to write instead if there is a translation.
+    /// text that looks like a display filter of Wireshark usually gets a last line. It has the
+    /// capture filter to write instead, if there is a translation.
     #[must_use]
     pub fn render(&self) -> String {
         let mut out = format!("filter: {self}");

@@ -63,8 +63,7 @@ impl FilledExpression {
         pieces.map(|piece| piece.compile(link)).collect()
     }
 
-    /// Whether [`Self::compile`] is quick, apart from name look-ups: each piece is compiled already,
-    /// or is short.
+    /// Whether [`Self::compile`] is quick, apart from names: each piece is compiled or short.
     pub(crate) fn compiles_quickly(&self, link: LinkContext) -> bool {
         self.pieces.iter().all(|piece| piece.compiles_quickly(link))
     }
