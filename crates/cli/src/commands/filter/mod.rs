@@ -192,7 +192,7 @@ fn report(name: &str, found: SearchSummary) -> Result<ExitCode, Failure> {
     }
     if found.times_changed > 0 {
         say(&format!(
-            "{name}: {} that cannot be written (before 1970 or after 2262) became the nearest that can",
+            "{name}: {} outside the range of the format (pcap: 1970 to 2106, pcapng: 1970 to 2262) became the nearest in it",
             counted(found.times_changed, "time stamp")
         ));
     }
