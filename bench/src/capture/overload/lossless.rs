@@ -66,7 +66,8 @@ static OTHERS: [Engine; 2] = [
     ),
     other(
         TIME_MACHINE,
-        "sh FOLDER/time-machine.sh FOLDER FOLDER/time-machine",
+        // A shell cannot trap a signal that it ignores since its start, as in the background.
+        "env --default-signal=INT sh FOLDER/time-machine.sh FOLDER FOLDER/time-machine",
         "capture started",
         counts_of_time_machine,
     ),
