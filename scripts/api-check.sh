@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Asks a live recorder whatever its OpenAPI document allows and forbids: schemathesis with all its checks. Each operation of the document has to be carried out
-# (2xx) once at least, by schemathesis or curl. EXAMPLES (50) is how many requests are made up for each operation, SEED (1) which. `api-check.sh PROGRAM`
-# takes another program than the one that it would build.
+# Sends requests that the API's OpenAPI document allows or forbids to a live recorder, with all
+# checks of schemathesis. Each operation of the document must succeed (2xx) at least once, by
+# schemathesis or curl. EXAMPLES (50) is the number of generated requests for each operation, SEED
+# (1) their random seed. `api-check.sh PROGRAM` tests PROGRAM instead of building one.
 #
-# Says SKIP where schemathesis (`pip install schemathesis`), curl or python3 is missing. Two operations are asked by curl: one ends the recording, and the answer of the other
-# has no end. 422, 409, 412 and 416 stand beside the answers that schemathesis takes for a request of the document's form: no schema says which text is a filter, or how long a
-# file is. What needs an answer's `Location` is asked by curl too.
+# Prints SKIP without schemathesis (`pip install schemathesis`), curl or python3. Only curl calls
+# two operations: one ends the recording, and the response of the other never ends. Curl also calls
+# operations that need the `Location` of a response. The statuses 409, 412, 416 and 422 count as
+# valid responses to a well-formed request: no schema says which text is a filter, or how long a
+# file is.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -27,7 +30,7 @@ cleanup() {
 trap cleanup EXIT
 
 token=$("$program" token --tokens "$folder/tokens" --name check --role admin)
-# It may be read again. Dumps end at once: only then can they be deleted.
+# The API can reload this file. Dumps end at once, because an open dump cannot be deleted.
 printf 'past = "100ms"\nfuture = "0s"\n' >"$folder/retroscope.toml"
 "$program" record -i generate:flows=20,rate=5kpps --ring 64MiB --set max-dumps=4096 --set dumps-per-minute=0 --trigger 'tcp port 9' -w "$folder/dumps" \
 	--config "$folder/retroscope.toml" --api 127.0.0.1:0 --tokens "$folder/tokens" 2>"$folder/words" &
@@ -37,7 +40,7 @@ until grep -q 'HTTP at' "$folder/words"; do
 done
 url=$(sed -n 's/.*HTTP at //p' "$folder/words" | head -1)
 ask() { curl -sS -f -H "Authorization: Bearer $token" "$@"; }
-# Asks, and notes that the operation, as the document calls it, was carried out.
+# Sends a request and notes that the operation, as named in the document, succeeded.
 reach() {
 	ask -X "${1% *}" "${@:2}"
 	echo "$1" >>"$folder/reached"
@@ -46,15 +49,15 @@ reach() {
 cat >"$folder/schemathesis.toml" <<END
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", 401, 403, 404, 409, 412, 416, 422, 503]
-# Links by Location headers are guessed wrong: /v1/dumps/N is taken for a rule.
+# No links from Location headers: schemathesis takes /v1/dumps/N for a rule.
 [phases.stateful.inference]
 algorithms = ["dependency-analysis"]
-# One that follows has no end.
+# A following query never ends.
 [[operations]]
 include-path = "/v1/query"
 parameters = { follow = "false" }
 END
-# It keeps what it found in the directory where it is started.
+# schemathesis writes its findings to the current directory.
 cd "$folder"
 schemathesis --config-file "$folder/schemathesis.toml" run "$url/v1/openapi.json" --header "Authorization: Bearer $token" --checks all \
 	--exclude-path /v1/stop --exclude-path /v1/events --max-examples "${EXAMPLES:-50}" --seed "${SEED:-1}" --request-timeout 20 --workers 2 \
@@ -88,6 +91,6 @@ for line in open(f"{folder}/report"):
             case = asked["cases"][id]["value"]
             left.discard(f"{case['method']} {case['path']}")
 if left:
-    sys.exit(f"never carried out: {', '.join(sorted(left))}")
+    sys.exit(f"never succeeded: {', '.join(sorted(left))}")
 END
 echo "api-check: ok"

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Compares this checkout with the commit REV: `bench-ab.sh REV`. Builds both, optimised, measures them in turns, and prints
-# each row's medians and ranges. Exits with 1 if a row is worse beyond the spread of its rounds (bench/src/compare.rs).
+# Compares the speed of this checkout and of the commit REV: `bench-ab.sh REV`. Builds both,
+# optimised, measures them in turns, and prints medians and ranges of each row. Exits with 1 if a
+# row is worse by more than the spread of its rounds (bench/src/compare.rs).
 #
-# ROUNDS (5) is how often each commit is measured; the commit that begins alternates. ROWS selects rows as for bench.sh.
-# WHAT=capture measures live capture over veth, as root, instead of the judged rows (WHAT=quick).
-# The benchmarks are built without the optional features `dpdk` and `peers`.
-# A round has one repetition of each contestant; REPETITIONS changes that. A commit whose benchmarks have no option
-# for repetitions takes its own number of them.
+# ROUNDS (5) is the number of measurements of each commit; the first commit of a round alternates.
+# ROWS selects rows as for bench.sh. WHAT=capture measures live capture over veth, as root, instead
+# of the judged rows (WHAT=quick). The benchmarks are built without the optional features `dpdk` and
+# `peers`. REPETITIONS (1) is the number of repetitions of each contestant in a round. Benchmarks
+# without the option `--repetitions` use their own number.
 
 . "$(dirname "$0")/lib.sh"
 
-rev=$(git rev-parse --verify --quiet "${1:-}^{commit}") || die "usage: bench-ab.sh REV: which commit shall be the base?"
+rev=$(git rev-parse --verify --quiet "${1:-}^{commit}") || die "usage: bench-ab.sh REV (the base commit)"
 what=${WHAT:-quick}
 rounds=${ROUNDS:-5}
 case $what in
@@ -24,14 +25,15 @@ tree=$folder/tree
 rm -rf "$folder/base" "$folder/new"
 mkdir -p "$folder"
 git worktree prune
-# Another comparison with the same commit uses its tree and its build again.
+# A later comparison with the same commit reuses its worktree and its build.
 if [ ! -e "$tree" ] || [ "$(git -C "$tree" rev-parse HEAD)" != "$rev" ]; then
 	rm -rf "$tree"
 	git worktree prune
 	git worktree add --quiet --detach "$tree" "$rev"
 fi
 
-# Builds the benchmarks of the checkout in the current folder, and copies what a run needs to the folder $1.
+# Builds the benchmarks of the checkout in the current folder, and copies the programs for a run to
+# the folder $1.
 build() {
 	mkdir -p "$1"
 	cp "$(built -p retroscope-bench --bin retroscope-bench)" "$1/retroscope-bench"
@@ -58,7 +60,8 @@ measure() {
 	[ ! -e "$side/frame_source" ] || arguments+=(--frame-source "$side/frame_source")
 	"$side/retroscope-bench" "${arguments[@]}" || echo "round $2 of $1: a check failed" >&2
 }
-# The clock ticks that all processors spent, and those that the host took from them (proc_stat(5)).
+# Prints two sums over all CPUs in clock ticks: all time, and time stolen by the host
+# (proc_stat(5)).
 ticks() {
 	awk '/^cpu / { for (field = 2; field <= 9; field++) sum += $field; print sum, $9 }' /proc/stat
 }

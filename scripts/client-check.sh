@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Generates a Python client from the API's OpenAPI document with openapi-python-client. The client lists rules, adds a rule, starts a
-# dump and downloads the dump's file from a live recorder. `client-check.sh PROGRAM` takes another program than the one that it
-# would build.
+# Generates a Python client from the API's OpenAPI document with openapi-python-client. The client
+# lists rules, adds a rule, starts a dump and downloads the dump's file from a live recorder.
+# `client-check.sh PROGRAM` tests PROGRAM instead of building one.
 #
-# Says SKIP where openapi-python-client (`pip install openapi-python-client`) or its Python is missing.
+# Prints SKIP without openapi-python-client (`pip install openapi-python-client`).
 
 . "$(dirname "$0")/lib.sh"
 
@@ -12,7 +12,7 @@ generator=$(command -v openapi-python-client) || {
 	echo "SKIP: openapi-python-client is not installed"
 	exit 0
 }
-# The Python that has the generator also has the libraries of the client.
+# The Python that runs the generator also has the libraries that the client needs.
 python=$(sed -n '1s/^#!//p' "$generator")
 program=${1:-$(PROFILE=dev built -p retroscope-cli --bin retroscope)}
 folder=$(mktemp -d)

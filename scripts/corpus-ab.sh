@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Compares what this checkout and the commit REV make of real captures: `corpus-ab.sh REV [CAPTURE…]`, by default of all in
-# ../shared/traces. Both programs run `record --reproducible` with ten triggers, `flows --eve`, `filter --count`, and `query` of a
-# ring file. Prints differences in dumps (verdicts, marks, names), EVE, counts and messages. By hand. Exits with 1 if dumps or answers
-# have other packets, or packets in another order.
+# Compares the results of this checkout and of the commit REV for real captures: `corpus-ab.sh REV
+# [CAPTURE…]`, by default for all in ../shared/traces. Both programs run `record --reproducible`
+# with ten triggers, `flows --eve`, `filter --count`, and `query` of a ring file. By hand. Prints
+# differences in dumps (verdicts, marks, names), EVE, counts and messages. Exits with 1 if dumps or
+# answers contain different packets, or packets in a different order.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -11,7 +12,7 @@ shift
 if [ $# -gt 0 ]; then
 	captures=("$@")
 else
-	[ -d ../shared/traces ] || die "there is no ../shared/traces: name captures"
+	[ -d ../shared/traces ] || die "../shared/traces does not exist: name captures"
 	mapfile -t captures < <(find ../shared/traces -name '*.pcap' -o -name '*.pcapng' -o -name '*.cap' | sort)
 fi
 export PROFILE=${PROFILE:-dev}
@@ -28,13 +29,13 @@ cp "$(built -p retroscope-cli --bin retroscope)" "$folder/new/program"
 text=$(built -p retroscope-pcapfile --example pcapng_text)
 
 rules=(tcp "udp port 53" icmp arp "tcp[tcpflags] & tcp-syn != 0" "port 80 or port 443" ip6 "greater 1000" vlan "not ip")
-# Runs a command and keeps what it prints and its exit code.
+# Runs a command, and stores its output and exit code.
 run() {
 	local rc=0
 	"$@" >"$out/$name.out" 2>"$out/$name.err" </dev/null || rc=$?
 	echo "exit $rc" >>"$out/$name.err"
 }
-# Makes the folder $2 of the capture $1 with the program of the folder $3.
+# Writes the results for the capture $1 to the folder $2, with the program of the folder $3.
 make_results() {
 	local capture=$1 out=$2 program=$3/program name rule triggers=()
 	mkdir -p "$out/dumps"
@@ -53,7 +54,7 @@ make_results() {
 		grep '^packet ' "$file.text" >"$file.packets" || true
 		rm "$file"
 	done
-	# Paths and the names of packets differ in any case.
+	# Paths and packet IDs always differ.
 	find "$out" -type f -exec sed -i -E "s#$out#OUT#g; s/\\\\\"after\\\\\":\\[[^]]*]//" {} +
 }
 failed=0
@@ -65,7 +66,7 @@ for capture in "${captures[@]}"; do
 		different=$((different + 1))
 		if grep -q 'packets differ$\|Only in.*\.packets' "$folder/differences"; then
 			failed=1
-			echo "OTHER PACKETS"
+			echo "DIFFERENT PACKETS"
 		fi
 		diff -r "$folder/base/results" "$folder/new/results" | cut -c 1-400 | head -n "${LINES_EACH:-20}" || true
 	fi

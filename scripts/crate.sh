@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Checks retroscope-ring as others get it: the package builds without this workspace, and the interface changes as the
-# version says.
+# Checks retroscope-ring as its users get it: the package must build without this workspace, and
+# changes of the public API must match the version.
 #
-# `crate.sh [REV]` compares the interface with a commit: without REV with the newest release, and before the first
-# release with the previous commit.
+# `crate.sh [REV]` compares the public API with the commit REV. The default is the newest release,
+# or before the first release the previous commit.
 
 . "$(dirname "$0")/lib.sh"
 
 step "retroscope-ring as a package"
-# A change that is not committed is tried too.
+# --allow-dirty: uncommitted changes are included.
 cargo package --locked --quiet --allow-dirty -p retroscope-ring
 
-step "the interface of retroscope-ring"
+step "public API of retroscope-ring"
 is_there() {
 	git rev-parse --quiet --verify "$1^{commit}" >/dev/null
 }
@@ -23,10 +23,10 @@ is_release=yes
 	is_release=no
 }
 if ! cargo semver-checks --version >/dev/null 2>&1; then
-	echo "SKIP: cargo-semver-checks is not installed: the interface of retroscope-ring is not compared (cargo install cargo-semver-checks)" >&2
+	echo "SKIP: cargo-semver-checks is not installed: the public API of retroscope-ring is not compared (cargo install cargo-semver-checks)" >&2
 elif ! is_there "$rev"; then
-	echo "SKIP: the commit before this one is not here: the interface of retroscope-ring is not compared" >&2
+	echo "SKIP: the previous commit is not available: the public API of retroscope-ring is not compared" >&2
 elif ! cargo semver-checks -p retroscope-ring --baseline-rev "$rev"; then
-	[ "$is_release" = no ] || die "crate: the interface changed since $rev more than the version says"
-	echo "crate: the interface changed since $rev. No version is released, so it may."
+	[ "$is_release" = no ] || die "crate: the changes of the public API since $rev need another version"
+	echo "crate: the public API changed since $rev, as is allowed before the first release"
 fi

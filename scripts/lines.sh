@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Counts lines of Rust, without blanks and comments, crate by crate, and the share of comments in what is not a test.
+# Counts lines of Rust for each crate, without blank lines and comments, and the share of comments
+# outside of tests.
 #
-# Tests are files under `tests/` or `examples/`, `*tests.rs`, `rig.rs`, and all from a `mod tests {` on. A comment is a line that begins
-# with `//`. The product is everything but `bench`, `fuzz` and `crates/fuzz`.
+# Tests are files in `tests/` or `examples/`, `*tests.rs`, `rig.rs`, and each file's part after `mod
+# tests {`. A line that begins with `//` is a comment. The product is everything except `bench`,
+# `fuzz` and `crates/fuzz`.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -26,6 +28,6 @@ git ls-files -z --cached --others --exclude-standard '*.rs' | xargs -0 awk '
 		show("product", code, comments, tests, "cat")
 	}
 	function show(name, code, comments, tests, into) {
-		printf "%-10s %6d lines, %2.0f %% comments beside them, %6d of tests\n", name, code, 100 * comments / (code + comments), tests | into
+		printf "%-10s %6d lines, %2.0f %% comments, %6d lines of tests\n", name, code, 100 * comments / (code + comments), tests | into
 	}
 '

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formatting, clippy, documentation, dependencies, and what no other tool says.
+# Checks formatting, clippy lints, documentation, dependencies, prose, scripts and setup.sh.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -14,10 +14,10 @@ RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 step "cargo deny"
 if cargo deny --version >/dev/null 2>&1; then
-	# The advisory database is not part of this check: it changes without us.
+	# Without advisories: their database changes independently of this repository.
 	cargo deny --locked check bans licenses sources
 else
-	echo "SKIP: cargo-deny is not installed: licences and duplicate dependencies are unchecked (cargo install cargo-deny)" >&2
+	echo "SKIP: cargo-deny is not installed: licences and duplicate dependencies are not checked (cargo install cargo-deny)" >&2
 fi
 
 step "prose"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs the models of the ring, the LFN table and the feed of events under loom: `scripts/loom.sh PREEMPTIONS`, or `scripts/loom.sh deep` with as many
-# preemptions for each model as end within minutes. They have a target directory of their own, because `--cfg loom` would have everything
-# else compiled again.
+# Runs the models of the ring, the LFN table and the feed of events under loom: `scripts/loom.sh
+# PREEMPTIONS`, or `scripts/loom.sh deep` with the most preemptions that finish within minutes. The
+# separate target directory avoids recompiling other code when `--cfg loom` changes.
 
 . "$(dirname "$0")/lib.sh"
 
-preemptions=${1:?how many preemptions, or deep}
+preemptions=${1:?number of preemptions, or deep}
 RUSTFLAGS="${RUSTFLAGS:-} --cfg loom"
 CARGO_TARGET_DIR="$(target_dir)/loom"
 export RUSTFLAGS CARGO_TARGET_DIR
@@ -15,20 +15,20 @@ models() {
 }
 
 if [ "$preemptions" != deep ]; then
-	# The models are done in seconds: what takes time is compiling them.
+	# The models run for seconds. Compiling them takes longer.
 	export CARGO_PROFILE_DEV_OPT_LEVEL=0
 	step "loom, $preemptions preemptions"
 	LOOM_MAX_PREEMPTIONS="$preemptions" models
 	exit
 fi
 
-# A minute with four preemptions, and with five no end within three.
+# Needs a minute with four preemptions, and more than three minutes with five.
 large=(a_lapped_reader_follows_or_is_told)
 skip=()
 for model in "${large[@]}"; do
 	skip+=(--skip "$model")
 done
-step "loom, 5 preemptions, all but ${large[*]}"
+step "loom, 5 preemptions, all except ${large[*]}"
 LOOM_MAX_PREEMPTIONS=5 models --release -- "${skip[@]}"
 step "loom, 4 preemptions, ${large[*]}"
 LOOM_MAX_PREEMPTIONS=4 models --release -- --exact "${large[@]}"

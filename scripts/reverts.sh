@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Undoes fixes one at a time and shows the test that notices: `reverts.sh [NAME…]`. Each file NAME.patch in scripts/reverts
-# takes one fix out of the product's code; its first line has the command of the test that must then fail.
+# Reverts fixes one at a time and shows the test that fails: `reverts.sh [NAME…]`. Each file
+# NAME.patch in scripts/reverts removes one fix from the code. Its first line is the command of the
+# test that must then fail.
 #
-# By hand, as root and with every tool of the tests: a test that says SKIP notices nothing. Works on HEAD in a separate
-# worktree. Before the first patch each test must pass. Exits with 1 if a patch does not apply, does
-# not compile, or fails no test. A patch that no longer applies is refreshed, or removed together with the code it is about.
+# By hand, as root and with all tools of the tests: a skipped test detects nothing. Works on HEAD in
+# a separate worktree. Without a patch, each test must pass. Exits with 1 if a patch does not apply,
+# does not compile, or fails no test. Refresh a patch that no longer applies, or delete it if its
+# code is gone.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -16,7 +18,7 @@ rm -rf "$tree"
 git worktree prune
 git worktree add --quiet --detach "$tree" HEAD
 trap 'git worktree remove --force "$tree"' EXIT
-# Tests of real captures find them beside the checkout.
+# Tests of real captures read ../shared/traces.
 [ ! -e ../shared ] || ln -sfn "$(realpath ../shared)" "$target/reverts/shared"
 # Compiling takes most of the time, so nothing is optimised.
 export CARGO_TARGET_DIR=$target/reverts/build CARGO_PROFILE_DEV_OPT_LEVEL=0
@@ -51,7 +53,7 @@ for patch in "${patches[@]}"; do
 		result="does not compile"
 	else
 		result=fails
-		# The first message of the failed test: the line behind "panicked at", else the last line.
+		# The first panic of the test and the three lines after it, else the last line.
 		said=$(grep -A 3 -m 1 'panicked at' "$log" || tail -n 1 "$log")
 	fi
 	[ "$result" = fails ] || { failed=1; tail -n 30 "$log"; }
@@ -61,6 +63,6 @@ for patch in "${patches[@]}"; do
 	rows+=("| ${patch%.patch} | $command | $result |")
 done
 
-step "fixes undone"
+step "reverted fixes"
 printf '%s\n' "| fix | test | without the fix |" "|---|---|---|" "${rows[@]}"
 exit "$failed"

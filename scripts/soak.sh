@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Records generated traffic over a veth pair for minutes, with triggers by packet and by hand all the time, and checks every
-# counter at the end: all that was sent was received, nothing was lost, and each dump is complete. Then come the live tests, which
-# need root, with RETROSCOPE_SOAK=1: longer, one at a time, and with time limits that an idle machine meets.
+# Records generated traffic over a veth pair for minutes, with packet triggers and manual triggers.
+# At the end, checks all counters: all sent packets were received, no packet was lost, and each dump
+# is complete. Then runs the live tests, which need root, with RETROSCOPE_SOAK=1: longer, one at a
+# time, and with time limits for an idle machine.
 #
-# SOAK_SECONDS (120), SOAK_RATE (100kpps) and SOAK_RING (256MiB) change it.
+# SOAK_SECONDS (120), SOAK_RATE (100kpps) and SOAK_RING (256MiB) change duration, rate and ring
+# size.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -21,7 +23,7 @@ if [ "${1:-}" != inside ]; then
 		if $way ip link add rs0 type veth peer name rs1 2>/dev/null; then
 			$way scripts/soak.sh inside
 			step "the live tests, longer and with tighter time limits"
-			# What passing tests say: their figures, and what was skipped.
+			# --show-output: figures and SKIP lines of passing tests.
 			RETROSCOPE_SOAK=1 exec cargo test --locked -p retroscope-cli --test live -- --test-threads=1 --show-output
 		fi
 	done
@@ -49,7 +51,7 @@ sent=0 runs=0
 end=$((SECONDS + seconds))
 while [ "$SECONDS" -lt "$end" ]; do
 	runs=$((runs + 1))
-	# Every second run overlaps with a trigger by hand.
+	# Every second run begins with a manual trigger.
 	[ $((runs % 2)) -eq 0 ] || kill -USR1 "$recorder"
 	"$RETROSCOPE" generate -i rs0 --yes --rate "$rate" --seed "$runs" --trigger-after 1s --duration 2s --json -q >"$SOAK/sent.json"
 	sent=$((sent + $(sed -n 's/.*"packets":\([0-9]*\).*/\1/p' "$SOAK/sent.json")))
@@ -59,7 +61,7 @@ code=0
 wait "$recorder" || code=$?
 recorder=
 
-# A number of the summary; it has one source.
+# Prints a number of the summary, which has one source.
 number() {
 	tail -n 1 "$SOAK/record.json" | sed -n "s/.*\"$1\":\([0-9]*\).*/\1/p"
 }
@@ -74,9 +76,9 @@ dumped=$(find "$SOAK/dumps" -name '*.pcapng' | wc -l)
 echo "sent $sent in $runs runs; received $received = stored $stored + filtered $filtered + lost $lost"
 echo "$triggers triggers, $complete complete dumps, $dumped files, exit code $code"
 [ "$received" -eq $((stored + filtered + lost)) ] || die "soak: FAIL: the counters do not add up"
-[ "$received" -eq "$sent" ] || die "soak: FAIL: not everything that was sent was received"
+[ "$received" -eq "$sent" ] || die "soak: FAIL: not all sent packets were received"
 [ "$lost" -eq 0 ] || die "soak: FAIL: packets were lost"
-[ "$triggers" -ge "$runs" ] || die "soak: FAIL: a trigger was not seen"
+[ "$triggers" -ge "$runs" ] || die "soak: FAIL: a trigger was missed"
 [ "$complete" -eq "$triggers" ] && [ "$dumped" -eq "$triggers" ] || die "soak: FAIL: a dump is not complete"
 [ "$code" -eq 0 ] || die "soak: FAIL: exit code $code"
 rm -rf "$SOAK/dumps"

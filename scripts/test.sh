@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Every test that needs no special hardware. Tests that need root, a tool or a file that is not there say SKIP.
+# Runs all tests that need no special hardware. Without root, a tool or a file that a test needs,
+# the test prints SKIP.
 
 . "$(dirname "$0")/lib.sh"
 
 step "tests"
 [ "$(id -u)" -eq 0 ] || echo "SKIP: tests in network namespaces (not root)" >&2
-# The harness keeps what passing tests say, their SKIP lines among it, unless it is asked.
+# Without --show-output, the harness hides the SKIP lines of passing tests.
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 # Examples have no tests: clippy compiles them in `make lint`.

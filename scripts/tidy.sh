@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What rustfmt and clippy do not say: empty files, blanks at line ends, faults of scripts.
+# Checks that rustfmt and clippy lack: empty files, blanks at line ends, names in documents, type
+# names, faults of scripts.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -11,11 +12,11 @@ complain() {
 }
 
 while IFS= read -r file; do
-	[ "$(wc -l <"$file")" -ge 2 ] || complain "$file holds nothing: is what it held still compiled?"
+	[ "$(wc -l <"$file")" -ge 2 ] || complain "$file is empty: is its former content still compiled?"
 done < <(git ls-files -- '*.rs')
 
 lines=$(wc -l <ARCHITECTURE.md)
-[ "$lines" -le 300 ] || complain "ARCHITECTURE.md has $lines lines: 300 are the limit, move detail to docs/ or module docs"
+[ "$lines" -le 300 ] || complain "ARCHITECTURE.md has $lines lines, the limit is 300: move detail to docs/ or module docs"
 
 while IFS= read -r line; do
 	complain "blanks at the end of a line: $line"
@@ -23,14 +24,14 @@ done < <(git grep -nI ' $' -- '*.md' '*.sh' '*.toml' '*.rs' Makefile .ci/run || 
 
 # Tests and files that documents name.
 while IFS= read -r named; do
-	grep -qs "fn ${named##*::}\b" "crates/${named%%::*}" || complain "docs/dev/features.md names $named, which is not there"
+	grep -qs "fn ${named##*::}\b" "crates/${named%%::*}" || complain "docs/dev/features.md names $named, which does not exist"
 done < <(grep -oE '`[A-Za-z0-9_/]+\.rs::[a-z0-9_]+`' docs/dev/features.md | tr -d '`' | sort -u)
 while IFS=: read -r document line path; do
 	path=${path//\`/}
-	[ -e "$path" ] || complain "$document:$line names $path, which is not there"
+	[ -e "$path" ] || complain "$document:$line names $path, which does not exist"
 done < <(git grep -noE '`(bench|contrib|crates|docs|examples|fuzz|scripts)/[A-Za-z0-9_./-]+`' -- '*.md')
 
-# Type names that more than one place defines. Error, Result, Config, Args and Iter are idiom.
+# Type names with several definitions. Error, Result, Config, Args and Iter are idiomatic.
 shared_max=3
 names=$(git grep -hE '^(pub(\([a-z]+\))? )?(unsafe )?(struct|enum|trait|union) [A-Z]' -- 'crates/*/src/*.rs' ':!*test*' |
 	sed -E 's/^(pub(\([a-z]+\))? )?(unsafe )?[a-z]+ ([A-Za-z0-9]+).*/\4/' | grep -vxE 'Error|Result|Config|Args|Iter' | sort)
@@ -43,16 +44,16 @@ fi
 
 for script in scripts/*.sh .ci/run; do
 	bash -n "$script" || complain "$script does not parse"
-	# `. lib.sh` has no folder, and .ci/run is where CI begins.
+	# No script names scripts/lib.sh with its folder. CI starts .ci/run.
 	case $script in .ci/run | scripts/lib.sh) continue ;; esac
 	grep -q 'By hand' "$script" || git grep -qE "^[^#]*$script" -- Makefile .ci/run scripts ':!scripts/reverts' ":!$script" ||
-		complain "$script is called by nothing, and does not say 'By hand'"
+		complain "nothing calls $script, and it does not say 'By hand'"
 done
 if command -v shellcheck >/dev/null; then
 	# SC2097, SC2098: `NAME=${NAME:-default} command "$NAME"` has the same value in both places where NAME has its default.
 	shellcheck -x -P SCRIPTDIR -S warning -s bash -e SC2097,SC2098 scripts/*.sh .ci/run || complain "shellcheck"
 else
-	echo "SKIP: scripts are not checked: no shellcheck" >&2
+	echo "SKIP: scripts are not checked: shellcheck is not installed" >&2
 fi
 
 [ "$failed" -eq 0 ] || exit 1

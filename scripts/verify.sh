@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# The slow checks of the ring: loom with more preemptions, generated operations against the model, threads with random roles, load,
-# and the sanitizers; of filters: machine code, interpreter and libpcap against each other; fuzzing; and the API against its document. docs/dev/verification.md
-# says which of them looks for what. All of them run, also after one failed; at the end stands what ran, how long, and what was
-# skipped.
+# Runs the slow checks. Ring: loom with more preemptions, generated operations against the model,
+# threads with random roles, load, and the sanitizers. Filters: machine code, interpreter and
+# libpcap against each other. Also fuzzing, the API against its document, and a generated client.
+# docs/dev/verification.md lists the faults that each check finds. All checks run, even after a
+# failure. The end of the output lists the checks, their durations, and skipped parts.
 #
-# STRESS_SECONDS (600), SANITIZE_SECONDS (90), STRESS_RECORDS (5 million), ORACLE_SEEDS (500) and LOOM_PREEMPTIONS (its own for each
-# model) say how slow, FILTER_SECONDS (60) for each of the filters' tests, FUZZ_SECONDS (60) for each fuzz target; STRESS_SEED (the
-# time of day) where the random roles begin.
+# STRESS_SECONDS (600), SANITIZE_SECONDS (90), STRESS_RECORDS (5 million), ORACLE_SEEDS (500) and
+# LOOM_PREEMPTIONS (default: per model) set the effort. FILTER_SECONDS (60) is the time for each
+# test of filters, FUZZ_SECONDS (60) for each fuzz target. STRESS_SEED (the time of day) is the
+# first seed of the random roles.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -41,9 +43,9 @@ ORACLE_SEED=1000 ORACLE_SEEDS=${ORACLE_SEEDS:-500} \
 judge "the ring under load, $STRESS_RECORDS records" "${ring[@]}" --test ring stress::
 STRESS_SECONDS=$seconds STRESS_SEED=$seed \
 	judge "random roles, $seconds s, from seed $seed" "${ring[@]}" --test ring roles:: -- --show-output
-# Without capture: where machine code reads too far, the seeds are all that is left to see.
+# --nocapture: if machine code reads out of bounds, only the printed seeds remain.
 FILTER_SECONDS=${FILTER_SECONDS:-60} \
-	judge "filters: everybody's meaning of a program, ${FILTER_SECONDS:-60} s a test" \
+	judge "filters: implementations against each other, ${FILTER_SECONDS:-60} s a test" \
 	cargo test --locked --release -q -p retroscope-filter --lib differential -- --nocapture
 judge "fuzzing, ${FUZZ_SECONDS:-60} s a target" scripts/fuzz.sh "${FUZZ_SECONDS:-60}"
 judge "the API against its document" scripts/api-check.sh
