@@ -1,6 +1,6 @@
 # The developer's commands. `make` alone lists them.
 #
-# Everything goes through cargo, so CARGO_TARGET_DIR and the other cargo variables mean what they always mean.
+# All builds use cargo, so CARGO_TARGET_DIR and the other cargo variables work as usual.
 
 .DEFAULT_GOAL := help
 COMMANDS := help setup setup-build demo demo-page test test-dpdk page page-test lint bench bench-quick bench-capture bench-shed bench-ab papers verify soak docs package crate clean
@@ -9,13 +9,13 @@ COMMANDS := help setup setup-build demo demo-page test test-dpdk page page-test 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup: ## check for Rust, a C compiler, libpcap and the tools of the tests (as root: install all but Rust)
+setup: ## check for Rust, a C compiler, libpcap and the tools of the tests (as root: install all except Rust)
 	@scripts/setup.sh test
 
 setup-build:
 	@scripts/setup.sh build
 
-demo: ## build, and see the main job work: a trigger, and what happened before it (under a minute)
+demo: ## build, and show the main job: a trigger, and the packets before it (under a minute)
 	@scripts/setup.sh demo
 	@scripts/demo.sh
 
@@ -23,10 +23,10 @@ demo-page: ## record generated traffic until ^C, and print the address of the we
 	@scripts/setup.sh build
 	@scripts/demo.sh page
 
-test: setup ## every test that needs no special hardware; as root also those in network namespaces
+test: setup ## run all tests that need no special hardware; as root also those in network namespaces
 	@scripts/test.sh
 
-test-dpdk: setup-build ## lint and tests of the DPDK engine, where libdpdk-dev is installed
+test-dpdk: setup-build ## lint and test the DPDK engine (with libdpdk-dev)
 	@scripts/dpdk.sh
 
 page: ## build the web page of page/ into crates/api/page/ (with Node and npm)
@@ -35,26 +35,26 @@ page: ## build the web page of page/ into crates/api/page/ (with Node and npm)
 page-test: setup ## test the web page in Chromium against a recorder, as root
 	@scripts/page.sh test
 
-lint: setup-build ## formatting, clippy, documentation, dependencies, file sizes
+lint: setup-build ## check formatting, clippy lints, documentation, dependencies, prose and scripts
 	@scripts/lint.sh
 
-bench: setup-build ## every benchmark: queues, memory, latency, then files and filters (a quarter of an hour, twice that where figures are unsteady)
+bench: setup-build ## run the benchmarks of ring, filters, flows, recorder and capture files (15 minutes, 30 if figures are unsteady)
 	@scripts/bench.sh full
 
-bench-quick: setup-build ## its own tests, then the rows that ring and filters are judged by, into bench/results.json of the target directory (ROWS=ring selects)
+bench-quick: setup-build ## run the benchmarks' tests and the judged rows of ring and filters, into bench/results.json of the target directory (ROWS=ring selects)
 	@scripts/bench.sh quick
 
-bench-capture: setup ## live capture over veth, as root: processor time, losses, rates without loss and time stamps of engines and other programs (a quarter of an hour, likewise)
+bench-capture: setup ## measure live capture over veth, as root: processor time, losses, lossless rates and time stamps of engines and other programs (15 to 30 minutes)
 	@scripts/bench.sh capture
 
-bench-shed: setup ## what Suricata finds after overload, as root over veth, by rate and shedding algorithm (half an hour; QUICK=1 is brief)
+bench-shed: setup ## measure what Suricata finds after overload, as root over veth, by rate and shedding algorithm (half an hour; QUICK=1 is brief)
 	@scripts/bench.sh shed
 
-papers: ## every figure of the papers next to ours, as root also those on live traffic; continues an interrupted run (two hours; QUICK=1 is brief)
+papers: ## measure every figure of the papers, as root also on live traffic; continues an interrupted run (two hours; QUICK=1 is brief)
 	@scripts/setup.sh papers
 	@scripts/bench.sh papers
 
-# `make bench-ab REV`: make takes REV for a goal of its own, which does nothing.
+# In `make bench-ab REV`, make takes REV for another goal, which must do nothing.
 ifeq ($(firstword $(MAKECMDGOALS)),bench-ab)
 REV := $(or $(word 2,$(MAKECMDGOALS)),$(REV))
 ifneq ($(filter $(REV),$(COMMANDS)),)
@@ -63,23 +63,23 @@ endif
 $(eval .PHONY: $(REV))
 $(eval $(REV):;@:)
 endif
-bench-ab: setup-build ## compare this checkout with a commit, in turns: make bench-ab REV (ROUNDS=5, ROWS, WHAT=capture)
+bench-ab: setup-build ## compare the speed of this checkout and of a commit: make bench-ab REV (ROUNDS=5, ROWS, WHAT=capture)
 	@scripts/bench-ab.sh "$(REV)"
 
-verify: setup-build ## the slow checks: ring, filters, fuzzing, the API's document, sanitizers (half an hour, STRESS_SECONDS=600)
+verify: setup-build ## run the slow checks: ring, filters, fuzzing, the API's document, sanitizers (half an hour, STRESS_SECONDS=600)
 	@scripts/verify.sh
 
-soak: setup-build ## record generated traffic for minutes, check every counter (SOAK_SECONDS=120); as root the long live tests too
+soak: setup-build ## record generated traffic for minutes, and check all counters (SOAK_SECONDS=120); as root also the long live tests
 	@scripts/soak.sh
 
-docs: ## the book of docs/, as HTML (with mdBook)
+docs: ## build the book of docs/ as HTML (with mdBook)
 	@scripts/docs.sh
 
-package: setup-build ## a Debian package, and a container image where docker or podman runs
+package: setup-build ## build a Debian package, and a container image if docker or podman runs
 	@scripts/package.sh
 
-crate: setup-build ## the crate retroscope-ring as others get it: its package; its interface, compared with a commit (REV)
+crate: setup-build ## check the crate retroscope-ring: its package, and its public API against a commit (REV)
 	@scripts/crate.sh $(REV)
 
-clean: ## remove what was built
+clean: ## remove all build results
 	@cargo clean

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the book of docs/ into book/ of the target directory. `--install`, as CI does, builds mdBook first where it is missing.
+# Builds the book of docs/ into book/ of the target directory. With `--install`, as in CI, first
+# builds mdBook if it is missing.
 
 . "$(dirname "$0")/lib.sh"
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Lint and tests of the feature `dpdk`, where pkg-config finds DPDK; else it says so. As root also over interfaces of network namespaces.
+# Lints and tests the feature `dpdk`, or prints SKIP if pkg-config does not find DPDK. As root, also
+# tests interfaces in network namespaces.
 
 . "$(dirname "$0")/lib.sh"
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Makes what a release consists of: the Debian package and, where docker or podman runs, a container image. `package.sh OUT` puts the package, the image
-# and their checksums into a folder, as contrib/github/release.yml does.
+# Builds a release: the Debian package and, if docker or podman runs, a container image. `package.sh
+# OUT` stores both and their checksums in the folder OUT, as contrib/github/release.yml does.
 
 . "$(dirname "$0")/lib.sh"
 
 out=${1:-}
 package=$(scripts/deb.sh | tail -n 1)
-[ -f "$package" ] || die "package: no Debian package was made"
+[ -f "$package" ] || die "package: no Debian package was built"
 version=$(dpkg-deb --field "$package" Version)
 image=
 for builder in docker podman; do
@@ -18,7 +18,7 @@ for builder in docker podman; do
 		break
 	fi
 done
-[ -n "$image" ] || echo "SKIP: no container image is made: neither docker nor podman runs" >&2
+[ -n "$image" ] || echo "SKIP: no container image is built: neither docker nor podman runs" >&2
 echo "$package"
 [ -z "$image" ] || echo "$image"
 [ -n "$out" ] || exit 0

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Builds the web page of page/ into crates/api/page/, which the program embeds. Uses the versions of the lockfile.
+# Builds the web page of page/ into crates/api/page/, which the program embeds. Uses the versions of
+# the lockfile.
 #
 #   page.sh build   builds the page, and page/LICENSES.md
 #   page.sh check   type check and unit tests; fails if a build differs by a byte from the committed files
 #   page.sh test    tests of the page in Chromium against a recorder, as root: see page/e2e/
 #
-# `check` says SKIP without Node of the version in page/.nvmrc, and where npm cannot reach its registry. Other versions of
-# Node may give other bytes.
+# Prints SKIP without the Node version of page/.nvmrc, or if npm must install packages and cannot
+# reach its registry. Other versions of Node may build different bytes.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -21,11 +22,11 @@ packages() {
 	wanted=$(cat page/.nvmrc)
 	found=$(node --version 2>/dev/null || echo none)
 	[ "${found#v}" != none ] && command -v npm >/dev/null || skip "no Node with npm (version $wanted: https://nodejs.org)"
-	[[ $found = v$wanted.* ]] || skip "Node $wanted is needed, this is $found"
+	[[ $found = v$wanted.* ]] || skip "Node $wanted is required, found $found"
 	! cmp -s page/package-lock.json page/node_modules/.installed-lock.json || return 0
 	step "packages"
 	log=$(mktemp)
-	# No package runs a script of its own at the installation.
+	# No package may run install scripts.
 	if ! (cd page && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) 2>"$log"; then
 		cat "$log" >&2
 		! grep -qE 'EAI_AGAIN|ENOTFOUND|ECONN|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|SOCKET_TIMEOUT|E40[37]|E429|E5[0-9][0-9]' "$log" ||
@@ -53,23 +54,23 @@ check)
 	trap 'rm -rf "$built"' EXIT
 	(cd page && OUT="$built" npm run --silent build -- --logLevel warn)
 	diff -r "$built/page" crates/api/page && diff "$built/LICENSES.md" page/LICENSES.md ||
-		die "page: crates/api/page/ or page/LICENSES.md is not what page/ builds: make page"
+		die "page: crates/api/page/ or page/LICENSES.md is out of date: run make page"
 	lines=$(git ls-files page/src page/index.html | xargs cat | wc -l)
 	bytes=$(cat crates/api/page/* | gzip -9 | wc -c)
 	echo "page: $lines lines, $bytes bytes compressed"
-	[ "$lines" -le 6000 ] || die "page: 6000 lines are the limit"
-	[ "$bytes" -le 100000 ] || die "page: 100 kB are the limit"
+	[ "$lines" -le 6000 ] || die "page: more than 6000 lines"
+	[ "$bytes" -le 100000 ] || die "page: more than 100 kB compressed"
 	;;
 test)
 	unchecked="not tested in a browser"
 	packages
 	[ "$(id -u)" -eq 0 ] || skip "not root"
 	command -v "${CHROMIUM:-chromium}" >/dev/null || skip "no Chromium (apt-get install chromium)"
-	command -v tcpdump >/dev/null || skip "no tcpdump"
+	command -v tcpdump >/dev/null || skip "no tcpdump (apt-get install tcpdump)"
 	RETROSCOPE=${RETROSCOPE:-$(PROFILE=dev built -p retroscope-cli --bin retroscope)}
 	export RETROSCOPE
 	step "page: in Chromium"
-	# The namespace ends with its last process, and with it the interfaces.
+	# The namespace and its interfaces disappear with its last process.
 	unshare -n page/e2e/inside.sh
 	;;
 *)

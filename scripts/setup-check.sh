@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tries setup.sh, and the end of test.sh, on machines that lack tools: a folder of this script is the whole PATH. They run
-# as nobody, and where this script is root also as root, with an apt-get that installs into that folder.
+# Tests setup.sh, and the last line of test.sh, on simulated machines without some tools: PATH is a
+# temporary folder. The scripts run without root. If this script is root, they also run as root,
+# with an apt-get that installs into that folder.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -10,7 +11,7 @@ trap 'rm -rf "$folder"' EXIT
 chmod 755 "$folder"
 mkdir "$folder/bin" "$folder/tree"
 cp -r Cargo.toml scripts .ci "$folder/tree"
-# Libraries are not in the PATH, so this machine's would count.
+# libnss_wrapper is not found through PATH, so the result would depend on the real machine.
 sed -i /libnss_wrapper/d "$folder/tree/scripts/setup.sh"
 export POLICY_RC_D=$folder/policy-rc.d
 
@@ -26,7 +27,7 @@ chmod -R a+rX "$folder"
 program rustc "echo rustc $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml).0"
 program cargo '[ "$1" != test ] || echo "SKIP: this"'
 
-# A machine that has all tools but these.
+# Simulates a machine with all tools except the named tools.
 machine_without() {
 	local tool
 	for tool in make ip capinfos curl openssl ping promtool python3 setcap shellcheck tcpdump tshark; do
@@ -40,8 +41,8 @@ machine_without() {
 	done
 }
 
-# Gives the machine an apt-get that reaches an archive or not, whose lists are there or not, and which has all packages
-# but one.
+# Adds an apt-get. $1 may contain `network` (the archive can be reached) and `lists` (package lists
+# exist). The archive lacks the package $2.
 apt_get() {
 	rm -f "$folder/network" "$folder/lists"
 	case $1 in *network*) touch "$folder/network" ;; esac
@@ -64,7 +65,7 @@ apt_get() {
 	ln -sf "$(command -v touch)" "$folder/bin"
 }
 
-# Runs a script of the copy, as its user. What the script says is in $said.
+# Runs a script of the copy. Sets $code to its exit code and $said to its output.
 run() {
 	code=0
 	said=$(cd "$folder/tree" && "$@" 2>&1) || code=$?
@@ -81,7 +82,7 @@ root() {
 fail() {
 	die "setup-check: FAIL: $1: exit code $code: $said"
 }
-# The exit code, and parts of what was said; after `not`, parts that were not.
+# Checks the exit code, and strings that the output must contain, or after `not` must not contain.
 expect() {
 	local part is_wanted=yes
 	[ "$code" -eq "$1" ] || fail "the exit code should be $1"
@@ -102,7 +103,7 @@ nobody scripts/setup.sh missing test
 expect 0 'iproute2 wireshark-common prometheus tshark'
 nobody scripts/setup.sh test
 expect 0 'sudo apt-get install iproute2 wireshark-common prometheus tshark'
-# Tools of the tests hold up nobody else.
+# Missing tools of the tests must not affect other levels.
 nobody scripts/setup.sh demo
 expect 0 'sudo apt-get install iproute2' not tshark
 nobody scripts/setup.sh build
@@ -140,14 +141,14 @@ machine_without tshark
 apt_get network
 root scripts/setup.sh test
 expect 0 not 'sudo apt-get'
-grep -q '^update' "$folder/calls" && [ -e "$folder/bin/tshark" ] || fail "the lists are not read anew"
-# What the archive does not have is named, and the others are installed.
+grep -q '^update' "$folder/calls" && [ -e "$folder/bin/tshark" ] || fail "the package lists were not updated"
+# setup.sh must report a package that the archive lacks, and install the others.
 machine_without tshark promtool
 apt_get network,lists prometheus
 root scripts/setup.sh test
 expect 0 'could not install prometheus' 'sudo apt-get install prometheus' not 'install tshark'
 [ -e "$folder/bin/tshark" ] || fail "tshark is not installed"
-# Without a network, the tests go on without tools, but nothing is built without libpcap.
+# Without a network, missing tools are no error, but a missing libpcap is.
 machine_without tshark promtool
 apt_get none
 root scripts/setup.sh test
@@ -156,5 +157,5 @@ machine_without libpcap
 apt_get none
 root scripts/setup.sh test
 expect 1 'could not install libpcap-dev' 'sudo apt-get install libpcap-dev'
-! grep -q 'apt-get install' .ci/run || die "setup-check: FAIL: .ci/run has a list of its own"
+! grep -q 'apt-get install' .ci/run || die "setup-check: FAIL: .ci/run has its own list of packages"
 echo "setup-check: ok"

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Checks what the build needs, and looks for the tools that the demo and the tests use. As root on Debian or Ubuntu it
-# installs the packages that are missing.
+# Checks for the requirements of the build, and for the tools of the demo and the tests. As root on
+# Debian or Ubuntu, installs missing packages.
 #
-#   setup.sh build|demo|test           checks what the build uses; what the demo uses too; what the tests use too
-#   setup.sh peers|papers              checks what the other queues of the benchmarks use; what `make papers` uses too
-#   setup.sh missing LEVEL             prints the packages that are missing, and installs nothing
+#   setup.sh build|demo|test   checks for tools of the build; also of the demo; also of the tests
+#   setup.sh peers|papers      checks for queues of benchmarks; also for `make papers`
+#   setup.sh missing LEVEL     prints the missing packages, and installs nothing
 #
-# Nothing can be built without Rust, a C compiler and libpcap: if one of them is missing, this script fails, and says what
-# to type. Without another tool a test says SKIP: then this script names the packages and succeeds.
+# If Rust, make, a C compiler or libpcap is missing, this script fails and prints the command that
+# installs it. If another tool is missing, this script prints its package and succeeds. Tests
+# without a tool print SKIP.
 
 . "$(dirname "$0")/lib.sh"
 
-# Every tool: who uses it (root: tests that run as root only), a command, library or header, and the Debian package that has
-# it.
+# Tools, one a line: its user (root: tests that need root); a command, library or header; its Debian
+# package.
 tools='
 	build make           build-essential
 	build cc             build-essential
@@ -41,7 +42,7 @@ tools='
 	papers fio           fio
 '
 
-# Whether a program that uses libpcap can be compiled and linked.
+# Succeeds if a program that uses libpcap can be compiled and linked.
 libpcap_works() {
 	local out result=0
 	out=$(mktemp) || return 1
@@ -51,7 +52,7 @@ libpcap_works() {
 	return "$result"
 }
 
-# Whether a tool is there.
+# Succeeds if a tool is installed.
 is_there() {
 	case $1 in
 	libpcap) libpcap_works ;;
@@ -63,7 +64,7 @@ is_there() {
 	esac
 }
 
-# Prints the missing packages of these users, on one line.
+# Prints the missing packages of the given users, on one line.
 missing() {
 	local user tool package packages=' '
 	while read -r user tool package; do
@@ -74,7 +75,7 @@ missing() {
 	echo "${packages% }"
 }
 
-# The users of the tools up to a level.
+# Prints the users of tools for a level.
 users_of() {
 	case $1 in
 	build) echo build ;;
@@ -90,13 +91,13 @@ can_install() {
 	[ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null
 }
 
-# Installs packages; the archive's lists are read anew only if they have to be. Where one package is not to be had, the
-# others are installed.
+# Installs packages. Updates the package lists only after a failure. If one package is not
+# available, installs the others.
 install() {
 	local package
 	echo "setup: installing $*" >&2
 	! apt_install "$@" || return 0
-	# A list that cannot be read holds up no package of another one.
+	# A list that cannot be updated must not prevent packages of other lists.
 	apt-get update -q -o Acquire::Retries=0 >&2 </dev/null || true
 	! apt_install "$@" || return 0
 	[ $# -gt 1 ] || return 0
@@ -116,10 +117,10 @@ users=$(users_of "${1:-}")
 wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 rustup='curl --proto =https --tlsv1.2 -sSf https://sh.rustup.rs | sh'
 command -v cargo >/dev/null && command -v rustc >/dev/null ||
-	die "Rust $wanted or newer is needed: $rustup"
+	die "Rust $wanted or newer is required: $rustup"
 found=$(rustc --version | cut -d ' ' -f 2)
 [ "$(printf '%s\n%s\n' "$wanted" "${found%%-*}" | sort -V | head -n 1)" = "$wanted" ] ||
-	die "Rust $wanted or newer is needed, this is $found: rustup update stable"
+	die "Rust $wanted or newer is required, found $found: rustup update stable"
 
 # shellcheck disable=SC2086
 packages=$(missing $users)
@@ -133,5 +134,5 @@ if can_install; then
 	echo "setup: apt-get could not install $packages" >&2
 fi
 needed=$(missing build)
-[ -z "$needed" ] || die "make, a C compiler and libpcap's headers are needed: sudo apt-get install $needed"
-echo "setup: what needs $packages is skipped: sudo apt-get install $packages" >&2
+[ -z "$needed" ] || die "make, a C compiler and libpcap's headers are required: sudo apt-get install $needed"
+echo "setup: parts that need $packages will be skipped: sudo apt-get install $packages" >&2
