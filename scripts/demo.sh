@@ -1,22 +1,25 @@
 #!/usr/bin/env bash
-# The main job, seen working: a recorder keeps everything in memory, a trigger packet comes after some seconds, and the dump
-# is compared with what the generator sent from before the trigger until after it.
+# Shows the main job: a recorder keeps all packets in memory, and a trigger packet arrives after
+# some seconds. The script compares the dump with the packets that the generator sent before and
+# after it.
 #
-# Traffic goes over a veth pair in a network namespace of its own, which vanishes with this script: as root, or in an
-# unprivileged user namespace. Where neither is allowed, the generator runs inside the recorder.
+# Traffic goes over a veth pair in a separate network namespace, which disappears with this script.
+# This needs root or an unprivileged user namespace. If neither is allowed, the generator runs
+# inside the recorder. For the live part, the script runs itself in the namespace: `demo.sh inside`,
+# with DEMO and RETROSCOPE in the environment.
 #
-# Inside the namespace the script runs itself for the live part: `demo.sh inside`, with DEMO and RETROSCOPE in the environment.
-#
-# On a terminal the demo ends with the web page: a recorder repeats the same traffic until ^C. `demo.sh page` does only this.
+# On a terminal, the demo ends with the web page: a recorder runs with similar traffic until ^C.
+# `demo.sh page` does only this.
 
 . "$(dirname "$0")/lib.sh"
 
-# The experiment: one flow of 200 has 500 packets a second, so its window holds 1500 and the trigger. The trigger comes in the
-# middle between two packets of its flow, and so do the two ends of the window: busy machines may be late.
+# Each of 200 flows has 500 packets a second, so the window has 1500 packets of a flow and the
+# trigger. The trigger and both ends of the window are midway between two packets of the flow,
+# because busy machines may be late.
 flows=200 rate=100kpps page_rate=20kpps seed=2017 trigger_after=4001ms duration=6s
 past=2s future=1s
 trigger='udp dst port 60000'
-# The trigger packet has a destination port of its own: the flow around it is what its sender's port talks about.
+# Only the trigger packet has its destination port. Its flow is identified by the source port.
 # shellcheck disable=SC2016
 dump='host $srcIP and host $dstIP and port $srcPort'
 
@@ -26,7 +29,8 @@ fail() {
 	exit 1
 }
 
-# Runs the recorder in the background, its words in record.log, and waits until it records.
+# Starts the recorder in the background, with its messages in record.log, and waits until it
+# records.
 start_recorder() {
 	"$RETROSCOPE" record "$@" --ring 128MiB --trigger "$trigger" --dump "$dump" --past "$past" --future "$future" \
 		-w "$DEMO/dumps" --json >"$DEMO/record.json" 2>"$DEMO/record.log" &
@@ -40,7 +44,7 @@ start_recorder() {
 	fail "the recorder did not start: $(tail -n 1 "$DEMO/record.log")"
 }
 
-# Waits for the recorder's end; its exit code is that of its dumps.
+# Waits for the recorder's end. Its exit code is 0 if all dumps are complete.
 finish_recorder() {
 	local code=0
 	wait "$recorder" || code=$?
@@ -50,7 +54,7 @@ finish_recorder() {
 }
 
 over_veth() {
-	# Nobody but the generator shall speak on this link.
+	# Without IPv6, only the generator sends on this link.
 	[ ! -e /proc/sys/net/ipv6 ] || echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6
 	ip link add rs0 type veth peer name rs1
 	ip link set rs0 up
@@ -71,7 +75,7 @@ in_process() {
 	finish_recorder
 }
 
-# Compares the dump with what was sent, shows it, and sets `verdict`.
+# Compares the dump with the sent packets, shows it, and sets `verdict`.
 verify() {
 	local sidecar file filter
 	sidecar=$(find "$DEMO/dumps" -name '*.json')
@@ -80,7 +84,7 @@ verify() {
 	filter=$(sed -n 's/.*"filter": *"\([^"]*\)".*/\1/p' "$sidecar")
 	[ -n "$filter" ] || fail "the sidecar $sidecar has no dump filter"
 
-	step "what was sent that the dump filter takes: $filter"
+	step "sent packets that match the dump filter: $filter"
 	"$RETROSCOPE" filter -r "$DEMO/sent.pcap" -w "$DEMO/flow.pcap" -- "$filter" || fail "filtering sent.pcap failed"
 
 	step "comparing"
@@ -92,7 +96,7 @@ verify() {
 		step "tcpdump reads it (three packets around the trigger)"
 		tcpdump -tttt -nr "$DEMO/dump.pcapng" >"$DEMO/dump.txt" 2>"$DEMO/tcpdump.log" ||
 			fail "tcpdump does not read the dump: $(tail -n 1 "$DEMO/tcpdump.log")"
-		[ "$(wc -l <"$DEMO/dump.txt")" -eq "${verdict%% *}" ] || fail "tcpdump finds another number of packets"
+		[ "$(wc -l <"$DEMO/dump.txt")" -eq "${verdict%% *}" ] || fail "tcpdump reports a different number of packets"
 	else
 		step "three packets around the trigger"
 		"$RETROSCOPE" filter -r "$DEMO/dump.pcapng" -- '' >"$DEMO/dump.txt" || fail "the dump cannot be read"
@@ -100,8 +104,8 @@ verify() {
 	grep -m 1 -B 1 -A 1 '\.60000: ' "$DEMO/dump.txt" || fail "the trigger packet is not in the dump's text"
 }
 
-# Records the same traffic from the generator inside the recorder, with its trigger packet, and prints the page's address.
-# Returns after ^C.
+# Records traffic with the same flows and trigger packet, at a lower rate, from the generator inside
+# the recorder. Prints the page's address. Returns after ^C.
 show_page() {
 	local link
 	step "recording $page_rate in $flows flows, the trigger after $trigger_after"
@@ -111,7 +115,7 @@ show_page() {
 	link=$("$RETROSCOPE" open --print --socket "$DEMO/socket") || fail "retroscope open failed"
 	printf '\nThe web page, for one login within a minute:\n  %s\nAnother login: %s open --socket %s\n^C ends the recording.\n' \
 		"$link" "$RETROSCOPE" "$DEMO/socket"
-	# ^C ends the recorder, which has got the signal too.
+	# ^C interrupts the first `wait`. The recorder also gets the signal, and ends.
 	wait "$recorder" || wait "$recorder" || true
 	recorder=
 }
@@ -120,7 +124,7 @@ recorder=
 unexpected() {
 	local code=$?
 	[ -z "$recorder" ] || kill -KILL "$recorder" 2>/dev/null || true
-	printf 'demo: FAIL: stopped with exit code %s; what was said is in %s\n' "$code" "${DEMO:-the lines above}"
+	printf 'demo: FAIL: stopped with exit code %s; for the messages see %s\n' "$code" "${DEMO:-the lines above}"
 	exit 1
 }
 trap unexpected EXIT
@@ -133,7 +137,7 @@ if [ "${1:-}" = inside ]; then
 fi
 
 step "building"
-# In one call: alone, the example would have half of the program compiled anew, for what its dependencies ask of others.
+# One call builds both: the example alone would recompile half of the program with other features.
 programs=$(built -p retroscope-cli --bin retroscope --example demo_check)
 RETROSCOPE=$(grep '/retroscope$' <<<"$programs")
 DEMO_CHECK=$(grep '/demo_check$' <<<"$programs")
@@ -149,10 +153,10 @@ if [ "${1:-}" = page ]; then
 	exit 0
 fi
 
-# Whether a veth pair can be made and a packet socket opened under this `unshare`.
+# Fails if this `unshare` does not permit a veth pair or a packet socket.
 probe='ip link add rs0 type veth peer name rs1 && ip link set rs0 up && ip link set rs1 up &&
 	"$RETROSCOPE" generate -i rs0 --yes -c 1 -q'
-# The other side has said why it failed.
+# The script inside has already printed the reason of a failure.
 inside() {
 	"$@" "scripts/demo.sh" inside || {
 		trap - EXIT

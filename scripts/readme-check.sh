@@ -1,18 +1,22 @@
 #!/usr/bin/env bash
-# Runs the commands of README and of the book, on two machines: network namespaces with a link between them.
+# Runs the commands of README and of the book on two simulated machines: network namespaces with a
+# link between them.
 #
-# README's sections on alerts and on the last 30 seconds have a comment above each block, which says where the block runs: on the tap
-# (`first`, before it records; `records`, in the background; or while it does), or on the laptop. The laptop is 192.0.2.7 and has the token
-# and the certificate. Each command that asks has to print the laptop's packets, and `query` that they are all. Without Suricata, the script
-# writes the line of the alert.
+# In README's sections on alerts and on the last 30 seconds, a comment above each block says where
+# the block runs: on the tap or on the laptop. Blocks of the tap run before the recording (`first`),
+# in the background (`records`), or during the recording. The laptop is 192.0.2.7 and has the token
+# and the certificate. Each query command must print the laptop's packets, and `retroscope query`
+# must report that they are complete. Without Suricata, the script writes the line of the alert.
 #
-# All other console blocks of README and docs/*.md run page by page on the tap (`page` below). A test runs the triggers of docs/cookbook.md.
+# All other console blocks of README and docs/*.md run on the tap, page by page (`page` below). A
+# test runs the triggers of docs/cookbook.md.
 #
-# Needs root, ip, ping, tshark, tcpdump, curl, jq and openssl, and prints SKIP without. Files outside the temporary folder are in a mount namespace.
+# Needs root and the tools that it checks below, and prints SKIP without them. A mount namespace
+# hides system folders that the commands change.
 
 . "$(dirname "$0")/lib.sh"
 
-# The blocks under a comment, a command a line.
+# Prints the blocks under a comment, one command a line.
 blocks() {
 	awk -v where="<!-- $1 -->" '
 		$0 == where { wanted = 1; next }
@@ -22,7 +26,7 @@ blocks() {
 	' README.md
 }
 
-# Runs the commands of a block, which have to print the laptop's packets.
+# Runs the commands of the block $2 with the prefix $1. Each must print the laptop's packets.
 ask() {
 	local command
 	while IFS= read -r command; do
@@ -37,7 +41,7 @@ ask() {
 	done < <(blocks "$2")
 }
 
-# Waits until a file has a line with these words, while a process runs.
+# Waits until a line of the file $2 matches $1, while the process $3 runs.
 await() {
 	local waited
 	for ((waited = 0; waited < 600; waited++)); do
@@ -48,7 +52,7 @@ await() {
 	die "readme-check: FAIL: $(cat "$2")"
 }
 
-# The five commands of an alert.
+# Runs the five commands of README's section on alerts.
 alert() {
 	local command commands waited log=/var/log/suricata
 	suricata=
@@ -69,7 +73,7 @@ alert() {
 		await 'Engine started' "$FOLDER/suricata" "$suricata"
 	fi
 	mapfile -t commands < <(blocks alerts)
-	[ "${#commands[@]}" -eq 2 ] || die "readme-check: FAIL: ${#commands[@]} commands of an alert were found in README.md, and not 2"
+	[ "${#commands[@]}" -eq 2 ] || die "readme-check: FAIL: README.md has ${#commands[@]} commands of an alert instead of 2"
 	echo "tap: ${commands[0]}"
 	bash -c "${commands[0]}" >"$FOLDER/out" || die "readme-check: FAIL with $?: $(cat "$FOLDER/out")"
 	if [ -z "$suricata" ]; then
@@ -77,7 +81,7 @@ alert() {
 			"$(date -u +%FT%T.%6N+0000)" >>"$log/eve.json"
 	fi
 	echo "tap: ${commands[1]}"
-	# As often as it takes for the dump to be there.
+	# Repeat the command until the dump exists.
 	for ((waited = 0; waited < 300; waited++)); do
 		(cd "$FOLDER/tap" && bash -c "${commands[1]}") >"$FOLDER/out" 2>"$FOLDER/err" && break
 		sleep 0.1
@@ -90,10 +94,10 @@ alert() {
 	umount "$log"
 }
 
-# Commands that need a program, a host or hardware that is not here.
+# Commands that are not run, because they need other programs, hosts or hardware.
 ABSENT='^(git|make|cargo|docker|kubectl|ssh|apt|apt-get|systemctl|usermod|newgrp|editor|chown|dpdk-devbind.py|ethtool)\b|--engine dpdk|sensor:|tap\.example|usbmon|rsync|reader\.sock|/sys/|/proc/sys/'
 
-# The commands of a page, a command a line, without the blocks that have a comment above.
+# Prints the commands of a page, one a line, without blocks under a comment.
 commands() {
 	awk '
 		/^<!-- / { skip = 1; next }
@@ -107,12 +111,14 @@ commands() {
 	' "$1"
 }
 
-# Runs a command to its end, or for four seconds if it follows live traffic. Repeats a command that fails, because its dump may be open yet.
+# Runs a command to its end, or for four seconds if it follows live traffic. Repeats a failed
+# command, because its dump may still be open.
 finish() {
 	local waited result expected=" 0 " seconds=60
 	case $1 in
 	"tshark -i"* | "retroscope flows -i"*) seconds=4 ;;
-	# An expression with an error; a ring whose recorder was killed; findings.
+	# Expected codes: 2 for an invalid expression, 3 for the ring of a killed recorder, 1 for
+	# findings.
 	*"bad..1"*) expected=" 2 " ;;
 	*"--ring-file"*) expected=" 0 3 " ;;
 	"retroscope doctor"*) expected=" 0 1 " ;;
@@ -126,7 +132,8 @@ finish() {
 	die "readme-check: FAIL with $result: $(cat "$FOLDER/out" "$FOLDER/err" "$FOLDER/words")"
 }
 
-# Ends the recorder of a page. Code 3: a dump lacks packets, because the ring was too young for its window.
+# Stops the recorder of a page. Code 3: a dump lacks packets, because its window begins before the
+# ring.
 stop() {
 	[ -n "$recorder" ] || return 0
 	kill -INT "$recorder"
@@ -134,7 +141,8 @@ stop() {
 	recorder=
 }
 
-# Runs the commands of a page. A live recorder runs until the next one, or to the end of the page.
+# Runs the commands of a page. A live recorder runs until the next recorder starts, or the page
+# ends.
 page() (
 	recorder='' suricata=''
 	trap 'kill $recorder $suricata 2>/dev/null || true; wait' EXIT
@@ -183,7 +191,8 @@ page() (
 	stop
 )
 
-# Runs the pages of the book. A test runs the triggers of the cookbook. The pages on DPDK and on containers need more than this machine.
+# Runs README and the pages of the book, except commands that match ABSENT, such as those for DPDK
+# and containers.
 book() {
 	mkdir -p "$FOLDER/files" "$FOLDER/home"
 	export HOME="$FOLDER/home"
@@ -201,7 +210,7 @@ book() {
 	trap 'kill "$traffic"; wait; umount "$FOLDER/net"' EXIT
 	for page in README.md docs/*.md; do
 		case $page in
-		# The examples of --help need a recorder of their own. A test parses each as the program does.
+		# A test runs the triggers of the cookbook, and another parses the examples of --help.
 		docs/cookbook.md | docs/options.md) ;;
 		*) page "$page" ;;
 		esac
@@ -211,7 +220,7 @@ book() {
 }
 
 if [ "${1:-}" = inside ]; then
-	# In a mount namespace, which ends with this script.
+	# The mount namespace ends with this script.
 	mount -t tmpfs none /etc/retroscope
 	mount -t tmpfs none /run
 	mount -t tmpfs none /var/tmp
@@ -246,12 +255,12 @@ if [ "${1:-}" = inside ]; then
 	recorder=$!
 	trap 'kill "$recorder" 2>/dev/null || true; wait; umount "$FOLDER/net"' EXIT
 	await 'HTTP at' "$FOLDER/words" "$recorder"
-	# Packets of the laptop, which are over when they are asked for.
+	# These packets are sent before the queries begin.
 	$laptop bash -c 'for number in 1 2 3; do echo "$number" >/dev/udp/192.0.2.1/9; done'
 	asked=0
 	ask "" tap
 	ask "$laptop" laptop
-	[ "$asked" -eq 4 ] || die "readme-check: FAIL: $asked commands were found in README.md, and not 4"
+	[ "$asked" -eq 4 ] || die "readme-check: FAIL: README.md has $asked query commands instead of 4"
 	kill -INT "$recorder"
 	wait "$recorder" || die "readme-check: FAIL: the recorder ended with $?: $(cat "$FOLDER/words")"
 	book
