@@ -1,4 +1,4 @@
-// What the adapters of queues in C++ share: items, and making, destroying and finding what `queues.h` declares.
+// Shared by the adapters of C++ queues: items, construction, destruction, and the choice of the functions of `queues.h`.
 #ifndef RETROSCOPE_BENCH_ADAPTER_H
 #define RETROSCOPE_BENCH_ADAPTER_H
 
@@ -14,7 +14,7 @@ struct alignas(8) Item {
 	unsigned char bytes[Bytes];
 };
 
-// Makes a T, or gives nullptr: no exception leaves this file, the caller is not C++.
+// Makes a T, or returns nullptr: the caller is not C++, so no exception may reach it.
 template <class T, class... Arguments>
 void *make(Arguments &&...arguments)
 {

@@ -1,7 +1,8 @@
-// Boost's spsc_queue (one producer, one consumer) and queue, and oneTBB's concurrent_bounded_queue (many of each).
+// Boost's spsc_queue (SPSC) and queue (MPMC), and oneTBB's concurrent_bounded_queue (MPMC).
 //
-// Boost's queues get all their memory at the start; bounded_push takes no more. The queue of TBB takes pages as it grows,
-// up to its capacity. None of them knows its producers and consumers.
+// Boost's queues allocate all their memory at the start; bounded_push never allocates. TBB's queue
+// allocates pages as it grows, up to its capacity. All three ignore the numbers of producers and
+// consumers.
 
 #include <boost/lockfree/queue.hpp>
 #include <boost/lockfree/spsc_queue.hpp>
@@ -75,7 +76,7 @@ struct TbbBounded {
 		return make<Queue>(capacity);
 	}
 
-	// No exception leaves this file: without memory for a page, the queue is full.
+	// No exception may reach the caller: without memory for a page, the queue counts as full.
 	static bool try_send(void *queue, std::uint32_t, const void *item)
 	{
 		try {

@@ -1,6 +1,6 @@
-/* DPDK's rte_ring without the rest of DPDK: no EAL is started, the ring lies in memory of our own.
+/* DPDK's rte_ring without EAL: the ring is in memory of aligned_alloc().
  *
- * rte_ring_create() takes its memory from EAL's zones; rte_ring_init() takes a pointer. The inline functions of
+ * rte_ring_create() allocates from EAL's zones; rte_ring_init() takes a pointer. The inline functions of
  * rte_ring_elem.h then copy items of any size that is a multiple of 4.
  */
 #include <stdlib.h>
@@ -11,10 +11,10 @@
 
 #include "queues.h"
 
-/* Memory for `capacity` items of `item_bytes`, rounded up to a power of two by rte_ring itself. */
+/* Returns an empty ring for `capacity` items of `item_bytes`, or NULL. */
 static void *ring_create(uint32_t capacity, uint32_t item_bytes, unsigned int flags)
 {
-	/* A capacity that is not a power of two needs the next larger one in memory: see rte_ring_init(). */
+	/* With RING_F_EXACT_SZ, rte_ring_init() needs a power of two above the capacity. */
 	const uint32_t slots = rte_align32pow2(capacity + 1);
 	const ssize_t bytes = rte_ring_get_memsize_elem(item_bytes, slots);
 	if (bytes < 0)
@@ -22,7 +22,7 @@ static void *ring_create(uint32_t capacity, uint32_t item_bytes, unsigned int fl
 	struct rte_ring *ring = aligned_alloc(RTE_CACHE_LINE_SIZE, RTE_ALIGN_CEIL((size_t)bytes, RTE_CACHE_LINE_SIZE));
 	if (ring == NULL)
 		return NULL;
-	/* The slots are touched here, so that no page is touched first while time is taken. */
+	/* Touches all pages, so that measurements include no page faults. */
 	memset(ring, 0, (size_t)bytes);
 	if (rte_ring_init(ring, "bench", capacity, flags | RING_F_EXACT_SZ) != 0) {
 		free(ring);

@@ -1,6 +1,6 @@
-// folly's ProducerConsumerQueue (one producer, one consumer) and MPMCQueue (many of each).
+// folly's ProducerConsumerQueue (SPSC) and MPMCQueue.
 //
-// Both get all their memory at the start. Neither knows its producers and consumers.
+// Both allocate all their memory at the start, and ignore the numbers of producers and consumers.
 
 #include <folly/MPMCQueue.h>
 #include <folly/ProducerConsumerQueue.h>

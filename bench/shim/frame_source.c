@@ -1,12 +1,12 @@
 /*
- * Sends frames out of one end of a veth pair faster than a packet socket can: the kernel runs an XDP program on live frames
+ * Sends frames out of one end of a veth pair faster than a packet socket can. The kernel runs an XDP program on live frames
  * (BPF_PROG_TEST_RUN with BPF_F_TEST_XDP_LIVE_FRAMES, Linux 5.18), and the program redirects each frame to the interface.
  * The frame reaches the other end's receive queue with the number of the calling CPU, modulo the number of queues.
  *
- * frame_source IFACE PEER SIZE MS RATE BURST: for MS milliseconds, sends frames of SIZE bytes out of IFACE in bursts of BURST
- * (at most 256), RATE frames a second (0: as fast as possible). Prints the number of frames and CLOCK_REALTIME -
- * CLOCK_MONOTONIC in ns. PEER, the other end, must be in the same network namespace: its GRO is switched
- * on, because without GRO or an XDP program a veth device has no receive queue for such frames.
+ * frame_source IFACE PEER SIZE MS RATE BURST: for MS milliseconds, sends RATE frames a second (0: as fast as possible) of
+ * SIZE bytes out of IFACE, in bursts of BURST (at most 256). Prints the number of frames and CLOCK_REALTIME -
+ * CLOCK_MONOTONIC in ns. PEER, the other end, must be in the same network namespace. Its GRO is switched on: without GRO
+ * or an XDP program, a veth device has no receive queue for such frames.
  *
  * The frames are UDP. The payload begins with the monotonic time in ns, in the byte order of the host, at which the program
  * sent the frame. The source port has the low bits of this time, so that the frames have many flows.
@@ -34,7 +34,7 @@
 /* Offsets in a frame, and limits. */
 enum { PORT = 34, PAYLOAD = 42, BURST_MAX = 256, LEAST = 60, MOST = 1514 };
 
-/* What the program and this process share. A burst is one batch of the kernel: the program decides at its first frame. */
+/* Shared by the program and this process. A burst is one batch of the kernel; its first frame decides whether it is sent. */
 struct state {
 	uint64_t next_ns, end_ns, gap_ns, sent, at, burst, sends;
 };
@@ -88,7 +88,7 @@ static int load(int map, int interface)
 		MOVI(2, 1),
 		GET(4, gap_ns),
 		ADD(3, 4),
-		/* A sender that is late by more than a burst does not catch up. */
+		/* If the sender is late by more than a burst, it does not catch up. */
 		ADD(4, 3),
 		JUMP(BPF_JGE, 4, 0, 1),
 		MOV(3, 0),
@@ -157,7 +157,7 @@ static void put16(uint8_t *to, uint32_t value)
 	to[1] = (uint8_t)value;
 }
 
-/* A UDP packet from 10.0.0.1 to 10.0.0.2, port 9, for a host that is not there. */
+/* A UDP packet from 10.0.0.1 to 10.0.0.2, port 9, to a MAC address that no host has. */
 static void make_frame(uint8_t *frame, uint32_t size)
 {
 	static const uint8_t head[] = { 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2 };

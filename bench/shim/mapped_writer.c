@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Bytes of the file at first, and of the header of a pcap record. */
+/* Initial size of the file, and size of the header of a pcap record, in bytes. */
 enum { FIRST = 512 << 20, HEADER = 16 };
 
 static int fail(const char *what)

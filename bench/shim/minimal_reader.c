@@ -1,9 +1,9 @@
 /*
- * The least that a recorder must do: a TPACKET_V3 ring, and one copy of every packet, with a header of 16 bytes, into a ring in
- * memory that was touched before. No filter, no index, no second thread. It is what `make bench-capture` divides by.
+ * The minimum work of a recorder: a TPACKET_V3 ring, and one copy of every packet, with a header of 16 bytes, into a ring in
+ * memory that was touched before. No filter, no index, no second thread. `make bench-capture` compares other programs with it.
  *
- * minimal_reader IFACE BYTES: captures on IFACE into BYTES of memory until SIGTERM or SIGINT, then prints the packets copied
- * and those that the kernel dropped.
+ * minimal_reader IFACE BYTES: captures on IFACE into BYTES of memory until SIGTERM or SIGINT, then prints the numbers
+ * of copied packets and of packets that the kernel dropped.
  */
 #include <arpa/inet.h>
 #include <errno.h>

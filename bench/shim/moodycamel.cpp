@@ -1,7 +1,7 @@
-// moodycamel's ReaderWriterQueue (one producer, one consumer) and ConcurrentQueue (many of each).
+// moodycamel's ReaderWriterQueue (SPSC) and ConcurrentQueue (MPMC).
 //
-// Both get all their memory at the start and are used through the calls that never take more: try_enqueue, try_dequeue.
-// ConcurrentQueue is used with a token for each thread, as its author recommends.
+// Both allocate all their memory at the start: try_enqueue and try_dequeue never allocate. Each
+// thread has a token of ConcurrentQueue, as the author recommends.
 
 #include <vector>
 
@@ -35,7 +35,7 @@ struct ReaderWriter {
 	static constexpr queue_functions functions{create, destroy<Queue>, try_send, try_receive};
 };
 
-// A thread's token, in cache lines of its own.
+// A thread's token, on separate cache lines.
 template <class T>
 struct alignas(128) Own {
 	T token;
@@ -50,7 +50,7 @@ template <std::uint32_t Bytes>
 struct Concurrent {
 	using T = Item<Bytes>;
 
-	// Each producer can have the whole capacity in flight; none enqueues without a token.
+	// Each producer can fill the whole capacity. No producer enqueues without a token.
 	struct Queue {
 		moodycamel::ConcurrentQueue<T> queue;
 		std::vector<Own<moodycamel::ProducerToken>> senders;
