@@ -3,9 +3,9 @@
 # default all targets for 60 s each. Prints SKIP if the build for libFuzzer fails.
 #
 # The targets are those of cargo-fuzz (`cargo fuzz run TARGET` with a nightly toolchain). This
-# script needs neither, because it passes the compiler flags itself. libFuzzer's findings about the code
-# stay in the target directory. A failing input is stored in fuzz/artifacts/TARGET. Give it a name
-# and move it to fuzz/corpus/TARGET, where `make test` replays it.
+# script needs neither, because it passes the compiler flags itself. libFuzzer's findings about the
+# code stay in the target directory. A failing input is stored in fuzz/artifacts/TARGET. Give it a
+# name and move it to fuzz/corpus/TARGET, where `make test` replays it.
 
 . "$(dirname "$0")/lib.sh"
 

@@ -24,8 +24,8 @@ const BODIES: usize = 8;
 /// connection.
 const BODY_BYTES: usize = 100_000_000;
 /// Limit on the growth of memory by all clients. It has room for 12 queries of 8 MiB, for 256
-/// connections of 100 KiB, and for about a quarter more. 8 MiB is four times the maximum of 2 MiB
-/// for a copy of a bucket (docs/dev/threats.md, "Memory of clients").
+/// connections of 100 KiB, and for about a quarter more. The 8 MiB are four times the maximum of a
+/// copy of a bucket, 2 MiB (docs/dev/threats.md, "Memory of clients").
 const GROWTH_KIB_MAX: u64 = 150 << 10;
 
 /// Peak memory of the recorder's process in KiB: `VmHWM` of proc_pid_status(5).
