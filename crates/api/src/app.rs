@@ -80,7 +80,7 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// Checks that the caller's token and session are still valid. Counts as use of the session.
+    /// Checks that the caller's token and session are valid. Success counts as use of the session.
     ///
     /// # Errors
     ///

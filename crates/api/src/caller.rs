@@ -18,7 +18,7 @@ pub(crate) struct Caller {
     /// The account that limits apply to. All processes of a user share one account.
     pub(crate) account: Arc<str>,
     pub(crate) roles: Arc<[Role]>,
-    /// Filter of the packets that the client may see; `None`: all packets.
+    /// Filter of the packets that the client may see; `None`: no filter.
     pub(crate) filter: Option<Arc<str>>,
     /// Maximum number of bytes of each packet that the client may see.
     pub(crate) snaplen: Option<u32>,
@@ -69,7 +69,7 @@ impl Caller {
         self.roles.iter().any(|own| own.includes(role))
     }
 
-    /// Whether the client sees only some packets, or only a part of each packet.
+    /// Whether the client's token has a filter or a snap length.
     pub(crate) fn is_restricted(&self) -> bool {
         self.filter.is_some() || self.snaplen.is_some()
     }

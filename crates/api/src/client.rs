@@ -1,4 +1,4 @@
-//! A blocking client of the API, for `retroscope query` and the other commands.
+//! A blocking client of the API, for `retroscope query` and other commands.
 //!
 //! Each request has a separate connection. The client speaks HTTP/1.1 over a unix socket, TCP, or
 //! TLS. It verifies the server's certificate with the system's authorities or with a given file.
@@ -76,7 +76,7 @@ impl fmt::Debug for ClientConfig {
 /// Why a client cannot be made, or why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The configuration or the request is wrong, or tokio's runtime cannot start.
+    /// The configuration or the request cannot be used, or tokio's runtime cannot start.
     #[error("{0}")]
     Config(String),
     /// The client got no answer. For example, no server listens, the server's certificate is not
@@ -166,7 +166,7 @@ impl ApiRequest {
         Self::new(Method::GET, target)
     }
 
-    /// Adds a JSON object as body.
+    /// Adds a JSON value as body.
     #[must_use]
     pub fn json(mut self, body: Value) -> Self {
         self.body = Some(body);

@@ -62,8 +62,8 @@ pub(crate) struct Conversation {
     sides: [Side; 2],
 }
 
-/// One direction of a connection. Positions count bytes from the start of the direction. If the
-/// start (SYN) was not seen, positions count from the first seen byte.
+/// One direction of a connection. Positions count bytes from the start of the direction. If no SYN
+/// was seen before the first data, positions count from the first seen byte.
 #[derive(Debug, Default)]
 struct Side {
     /// The sequence number of SYN.
@@ -172,7 +172,7 @@ impl Conversation {
     }
 
     /// Ends the conversation. Adds the waiting segments and the missing bytes before them to the
-    /// result, then the missing bytes at the end that the other side acknowledged.
+    /// result. If the result has segments, the acknowledged missing bytes at the end follow.
     pub(crate) fn finish(&mut self) {
         for side in 0..2 {
             self.give_waiting(side, i64::MAX);

@@ -171,7 +171,7 @@ impl Precondition {
     /// # Errors
     ///
     /// 400: both headers are given, a header is given twice, or a value is neither `*` nor, for
-    /// `If-Match`, one entity tag.
+    /// `If-Match`, one strong entity tag.
     pub(crate) fn read(headers: &HeaderMap) -> Result<Self, Problem> {
         let one = |name: HeaderName| {
             let mut values = headers.get_all(&name).iter();
@@ -267,7 +267,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathPar
 /// Maximum number of bytes of the name of a rule or pin, and of an `Idempotency-Key`.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 
-/// Refuses an invalid name of a rule or pin, and an invalid `Idempotency-Key`.
+/// Refuses an invalid name of a rule or pin, and an `Idempotency-Key` of invalid length.
 pub(crate) fn check_name(name: &str) -> Result<(), Problem> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(Problem::invalid(format!(

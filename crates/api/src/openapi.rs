@@ -169,7 +169,7 @@ impl PartialSchema for Binary {
 
 impl ToSchema for Binary {}
 
-/// Removes Rust syntax from the document, whose sentences are comments of the code: `None` becomes
+/// Removes Rust syntax from the document, which contains comments of the code: `None` becomes
 /// `null`, and a link to `A::b` becomes the name `A.b`.
 pub(crate) fn without_rust(text: &str) -> String {
     let text = text.replace("`None`", "`null`");

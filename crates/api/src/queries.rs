@@ -290,8 +290,8 @@ impl Queries {
         Some(found)
     }
 
-    /// Cancels a query of this caller, or of any caller if the caller is an admin. The answer then
-    /// ends with the verdict of the packets that it contains. `false`: no such query.
+    /// Cancels a query of this caller, or of any caller if the caller is an admin. A running answer
+    /// then ends with the verdict of the packets that it contains. `false`: no such query.
     pub(crate) fn cancel(&self, caller: &Caller, id: &str) -> bool {
         let found = self.find(caller, id);
         found.inspect(|it| it.cancel.cancel()).is_some()

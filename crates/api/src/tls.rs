@@ -166,8 +166,8 @@ pub(crate) fn certificates(
     Ok(certificates)
 }
 
-/// The sentence for a file that cannot be read or parsed. A recorder without privileges cannot read
-/// root's files.
+/// The sentence for a file that cannot be read or parsed. A program without privileges often cannot
+/// read root's files.
 fn unreadable(path: &Path, option: &str, error: &pem::Error) -> String {
     let path = path.display();
     match error {

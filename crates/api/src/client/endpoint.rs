@@ -17,7 +17,7 @@ pub const SOCKET: &str = "/run/retroscope/retroscope.sock";
 const USER_SOCKET: &str = "retroscope.sock";
 
 /// The socket of commands without `--socket` and `--url`: [`SOCKET`]. If that file is missing and
-/// `$XDG_RUNTIME_DIR` is set: `retroscope.sock` in that directory.
+/// `$XDG_RUNTIME_DIR` is not empty: `retroscope.sock` in that directory.
 #[must_use]
 pub fn default_socket() -> PathBuf {
     let system = PathBuf::from(SOCKET);
@@ -67,7 +67,7 @@ impl FromStr for Url {
             _ => return Err(wrong()),
         };
         let prefix = uri.path().trim_end_matches('/').to_owned();
-        // The path of an operation, such as `/v1/status`, is not a prefix.
+        // `/v1/status` and `/metrics` are paths of operations, not prefixes.
         let mut parts = prefix.split('/');
         let is_prefix = !parts.any(|part| matches!(part, "." | ".." | "v1" | "metrics"));
         if !is_prefix || uri.query().is_some() || text.contains('#') {
@@ -102,7 +102,7 @@ impl Url {
         self.authority.port_u16().unwrap_or(default)
     }
 
-    /// Whether the connection stays within this machine.
+    /// Whether the host is `localhost` or a loopback address.
     pub(super) fn is_loopback(&self) -> bool {
         let host = self.host();
         let is_address = |address: IpAddr| address.is_loopback();

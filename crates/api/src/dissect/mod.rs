@@ -8,7 +8,7 @@
 //!
 //! `sharkd` comes with `tshark`. It gives the tree with byte ranges in each data source, for
 //! example in reassembled TCP segments; tshark's formats do not say which source a range is in. The
-//! packets reach the child through a pipe. So the child needs no file of the recorder.
+//! packets reach the child through a pipe. So the child needs no access to capture files.
 
 mod child;
 mod sandbox;

@@ -6,11 +6,11 @@
 //!
 //! | access to | restricted by |
 //! |---|---|
-//! | files | Landlock: reads the system's libraries and Wireshark's data; seccomp: only opens to read |
+//! | files | Landlock: reads system libraries, Wireshark's data; seccomp: only opens to read |
 //! | network, other sockets | seccomp: no `socket`; Landlock's TCP rights and scopes in addition |
 //! | other processes | seccomp: no `fork`, `kill`, `ptrace`, `F_SETOWN`; `prlimit64` only reads |
 //! | the recorder's descriptors | `close_range`: leaves three pipes and a sealed packet file |
-//! | memory, processor, files | resource limits, the lowest priority, the first victim of the OOM killer |
+//! | memory, processor, files | resource limits, lowest priority, first victim of the OOM killer |
 //! | many threads | a limit for the threads of the user; root has no such limit |
 //! | capabilities | dropped, and `no_new_privs` |
 //!
@@ -122,7 +122,7 @@ impl<T, E: fmt::Display> OrRefuse<T> for Result<T, E> {
 /// length, 8 bytes in little-endian order, and its bytes. The program reads this file at
 /// `/proc/self/fd/3`, and the rest of stdin. Returns only if something failed.
 ///
-/// Call this at the start of a process with one thread: the process loses its descriptors.
+/// Call this at the start of a process with one thread: descriptors from 3 on are closed.
 #[must_use]
 pub fn run(program: &Path, arguments: &[OsString]) -> SandboxError {
     match restrict(program) {

@@ -118,7 +118,7 @@ pub(super) fn sources(exposition: &mut Exposition, sources: &[SourceSnapshot]) {
     }
 }
 
-/// Metrics of the ring and of the analyzer.
+/// Metrics of the ring, its pins, the rules, the analyzer, and the counters of [`counts`].
 pub(super) fn ring(exposition: &mut Exposition, status: &RecorderStatus) {
     let ring = &status.ring;
     let (goal, limit) = status.history_goal.unzip();
@@ -189,7 +189,7 @@ pub(super) fn ring(exposition: &mut Exposition, status: &RecorderStatus) {
     counts(exposition, status);
 }
 
-/// Counters of the ring and of the analyzer.
+/// Counters of the ring, the analyzer, clock steps, late packets and events, and inspection times.
 fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
     for (name, help, value) in [
         (
@@ -296,7 +296,7 @@ pub(super) fn threads(exposition: &mut Exposition, threads: &[ThreadStatus]) {
     }
 }
 
-/// Metrics of triggers and dumps.
+/// Metrics of triggers, dumps and failed scripts.
 pub(super) fn dumps(exposition: &mut Exposition, status: &RecorderStatus) {
     // A user's rule may have the name `other` or `manual`. Its counts are then added to that
     // series.

@@ -197,8 +197,8 @@ struct PageLines {
     bytes: u64,
     is_full: bool,
     lines: Vec<PacketLine>,
-    /// The stamp of the last packet, ns, and the number of packets so far that have this stamp,
-    /// also on earlier pages.
+    /// The stamp of the last packet, ns, and the number of packets so far that have this stamp.
+    /// Packets of earlier pages count only after [`PageStart::Time`].
     last: (i64, u64),
 }
 

@@ -57,7 +57,7 @@ pub(crate) struct RuleTestedBody {
     scan: ScanSummary,
 }
 
-/// Counts of hits.
+/// Counts of hits, and the first hits.
 #[derive(Debug, Default)]
 struct RuleTestCounts {
     hits: u64,

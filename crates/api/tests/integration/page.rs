@@ -201,8 +201,8 @@ fn a_session_ends_by_logout_and_all_end_by_an_admin() {
     assert_eq!(told[3]["target"], "all");
 }
 
-/// A request with the cookie of a session that was idle too long is refused. The maximum is zero
-/// here; the unit tests in `sessions.rs` test the time.
+/// A request with the cookie of a session that was idle too long is refused. The maximum idle time
+/// is zero here; the unit tests in `sessions.rs` test the time.
 #[test]
 fn an_idle_session_ends() {
     let served = Served::with(|config| {
