@@ -119,7 +119,7 @@ pub enum ClientError {
     },
 }
 
-/// A client of one recorder, for one thread at a time.
+/// A blocking client of one recorder.
 #[derive(Debug)]
 pub struct Client {
     runtime: Runtime,

@@ -36,7 +36,7 @@ use crate::{guard::Transport, metrics::Requests, queries::ConcurrencyPermit};
 pub(crate) const CONNECTIONS_MAX: usize = 256;
 /// Time limit for a connection without a request, and for the head of a request.
 const IDLE: Duration = Duration::from_secs(30);
-/// Maximum number of bytes of a request's head, and of each buffer of a connection.
+/// Maximum number of bytes of a request's head. Also limits the buffers of a connection.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 /// Time in which a slow client must accept [`WRITE_BYTES_MIN`] bytes.
 const WRITE_WAIT: Duration = Duration::from_secs(10);
@@ -147,7 +147,7 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Marks a connection as busy while a request is answered.
+/// Keeps a connection busy until the body of an answer has ended.
 #[derive(Debug)]
 struct InFlight(Arc<ConnectionPermit>);
 

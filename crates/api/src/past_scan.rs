@@ -36,8 +36,8 @@ impl Drop for CancelOnDrop {
 pub(crate) struct PastScan {
     pub(crate) filter: Option<String>,
     pub(crate) stretch: TimeRangeBody,
-    /// Other settings of the query. [`Self::run`] sets the filter, the times, and the limits of the
-    /// caller.
+    /// Other settings of the query. [`Self::run`] sets the filter and the times, and restricts the
+    /// query to what the caller may see.
     pub(crate) query: Query,
 }
 

@@ -31,7 +31,7 @@ use crate::{
     stamp::{FileStamp, stamp},
 };
 
-/// The prefix of every token, by which secret scanners find tokens in public places.
+/// The prefix of new tokens, by which secret scanners can find tokens in public places.
 const PREFIX: &str = "retroscope_";
 /// Maximum number of tokens in a file.
 const TOKENS_MAX: usize = 1000;

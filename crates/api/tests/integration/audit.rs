@@ -154,7 +154,7 @@ fn requests_that_change_nothing_are_no_changes() {
 }
 
 /// Refused logins are events. A flood of unknown tokens makes few events and does not hide the
-/// refusal of a known token. No event contains an unknown token.
+/// refusal of a known token. No `refused` event contains an unknown token.
 #[test]
 fn refused_logins_are_events_and_a_flood_is_few() {
     let served = Served::new();

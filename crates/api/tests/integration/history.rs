@@ -1,5 +1,5 @@
 //! Answers about the past without a capture file: timeline, largest flows, lists of packets, packet
-//! details, rule tests. Also pins, checks of filters, and the address for metrics.
+//! details, rule tests and scans. Also pins, checks of filters, and the address for metrics.
 
 use std::{
     collections::BTreeSet,
