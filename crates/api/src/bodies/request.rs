@@ -533,8 +533,8 @@ pub(crate) fn restrict_to_caller(
     Ok(Some(format!("({own}) and ({asked})")))
 }
 
-/// Refuses a filter that names a host or network, unless the caller is an admin. A look-up sends
-/// text of the client to name servers and may take seconds. Names of ports and protocols are
+/// Refuses a filter that names a host or network, unless the caller is an admin. A look-up may send
+/// text of the client to name servers, and take seconds. Names of ports and protocols are
 /// permitted.
 pub(crate) fn check_names(filter: &str, caller: &Caller) -> Result<(), Problem> {
     if !caller.may(Role::Admin) {
