@@ -46,7 +46,7 @@ pub struct StatusBody<'a> {
     /// Dumps that may lack packets that arrived too late. A verdict that was made before does not
     /// report these packets.
     dumps_with_late_packets: u64,
-    /// Scripts that are disabled because they failed or exceeded a budget.
+    /// Scripts and modules that are disabled because they failed or exceeded a budget.
     scripts_failed: u64,
     /// Counters of flows; `null`: flows are not counted.
     flows: Option<FlowCounts>,

@@ -378,7 +378,7 @@ pub(super) fn dumps(exposition: &mut Exposition, status: &RecorderStatus) {
     exposition
         .gauge(
             "retroscope_failed_scripts",
-            "Scripts that are disabled because they failed or exceeded a budget.",
+            "Scripts and modules that are disabled because they failed or exceeded a budget.",
         )
         .add(&[], Some(status.scripts_failed));
 }

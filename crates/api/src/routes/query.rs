@@ -132,9 +132,9 @@ impl QueryParameters {
 ///
 /// Packets that have left the ring are read from finished dumps, except with `after`. `dumps` in
 /// the verdict names the dumps, and the time ranges that no dump covers. Tokens with a filter or a
-/// snap length get counts only. A client can read the answer while it arrives. The verdict is in a
-/// comment of the last packet and of each interface's statistics, and afterwards at `Location`. An
-/// answer that fails ends without its last chunk.
+/// snap length get counts only. A client can read the answer while it arrives. The verdict is
+/// usually in a comment of the last packet, and in comments of the interfaces' statistics, and
+/// afterwards at `Location`. An answer that fails ends without its last chunk.
 #[utoipa::path(
     get, path = "/v1/query", tag = "packets",
     params(QueryParameters),

@@ -72,9 +72,9 @@ pub(crate) async fn read(
 ///
 /// Each packet is matched by the old rule or by the new rule. Open dumps keep their old options.
 /// With `scan_past` the new rule also acts on packets in the ring; `scan` of the answer has the
-/// result. The answer of GET can be sent back: an unchanged rule changes nothing. With `If-Match`
-/// the request fails with 412 if the rule has changed meanwhile or does not exist. With
-/// `If-None-Match: *` the request fails with 412 if the rule exists.
+/// result. The answer of GET can be sent back: a request for the rule as it is succeeds and changes
+/// nothing. Otherwise, with `If-Match` the request fails with 412 if the rule has changed meanwhile
+/// or does not exist. With `If-None-Match: *` the request fails with 412 if the rule exists.
 #[utoipa::path(
     put, path = "/v1/rules/{name}", tag = "rules",
     params(
