@@ -100,8 +100,8 @@ pub struct CpuTurns {
 }
 
 impl CpuTurns {
-    /// Assigns the CPUs of `asked`, which the user chose, in turns. With an empty list, threads run
-    /// near their devices.
+    /// Assigns the CPUs of `asked`, which the user chose, in turns. With an empty list, threads get
+    /// the CPUs near their devices, if known.
     #[must_use]
     pub fn new(asked: CpuList) -> Self {
         Self {

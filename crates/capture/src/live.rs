@@ -50,8 +50,8 @@ pub(crate) const ABSENT_LOOK_NS: i64 = 10_000_000;
 /// The engine-specific part of a live queue. Only the thread that owns the queue calls these
 /// functions.
 pub trait LiveEngine: Send + fmt::Debug {
-    /// Time between two checks of the interface and the clocks by a queue without packets, ns. An
-    /// engine can request an earlier or a later check.
+    /// Least time between two checks of the interface and the clocks by a queue without packets,
+    /// ns. An engine can request an earlier or a later check.
     const LOOK_NS: i64;
 
     /// Returns the previous burst to the engine.

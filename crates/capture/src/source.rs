@@ -12,7 +12,7 @@ pub trait Source: Send + fmt::Debug {
     /// The name that a user gave or recognizes: `eth0`, `big.pcapng`, `generate:flows=10`.
     fn name(&self) -> &str;
 
-    /// First phase: needs privileges, and usually acquires the engine's memory and kernel objects.
+    /// First phase: may need privileges. Usually acquires the engine's memory and kernel objects.
     /// `queues` is the number of threads that the caller prefers, at least 1. An engine may open
     /// fewer or more queues. If possible, the engine rejects packets that arrive before the second
     /// phase.
@@ -499,8 +499,8 @@ pub struct SourceStatistics {
 }
 
 /// Packets that the kernel may have dropped before any tap, because the input queue of a CPU was
-/// full (`net.core.netdev_max_backlog`). The kernel has no such counter per interface, so these
-/// packets are in no ledger.
+/// full (`net.core.netdev_max_backlog`). The kernel has no such counter per interface, so neither
+/// the received nor the lost packets include these packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum InputDrops {
     /// No packets, or another queue of the source reports the number. Also for packets that do not
@@ -517,7 +517,7 @@ pub enum InputDrops {
 /// frame, or would change a sent frame after its capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OffloadEffects {
-    /// Frames larger than any frame of this interface: joined on receipt, or not yet segmented for
+    /// Frames larger than this interface's MTU allows: joined on receipt, or not yet segmented for
     /// sending.
     pub merged: u64,
     /// Frames captured without a valid checksum, because of offloads.
@@ -545,7 +545,7 @@ pub enum SourceError {
         /// The damage with the byte offset, or what the file is instead of a capture.
         message: String,
     },
-    /// The process may not capture or send. The sentence contains the command that helps.
+    /// The process lacks a privilege. The sentence contains the command that helps.
     #[error("{0}")]
     Permission(String),
     /// The interface does not exist.

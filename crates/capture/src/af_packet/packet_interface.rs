@@ -257,8 +257,8 @@ impl PacketInterface {
         socket
             .attach_filter(&REJECT_ALL)
             .map_err(|error| self.error("setsockopt(SO_ATTACH_FILTER)", error))?;
-        // Other programs on the interface, such as an IDS, then report the same time for a packet
-        // as we do. If the call fails, each socket stamps the packets separately.
+        // Other programs on the interface, such as an IDS, then usually report the same time for a
+        // packet as we do. If the call fails, each socket stamps the packets separately.
         let _ = socket.stamp_on_arrival();
         if self.takes_nic_stamps {
             socket

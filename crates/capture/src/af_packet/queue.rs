@@ -58,7 +58,7 @@ fn nap_blocks(ring_blocks: usize) -> usize {
     ring_blocks / RING_SHARE
 }
 
-/// So many waiting blocks are more than a nap leaves: twice [`nap_blocks`], at least one.
+/// Number of waiting blocks that is more than a nap leaves: twice [`nap_blocks`], at least one.
 fn behind_blocks(ring_blocks: usize) -> usize {
     (2 * nap_blocks(ring_blocks)).max(1)
 }

@@ -101,8 +101,8 @@ impl BlockRing {
         })
     }
 
-    /// Whether the kernel has handed over at least `blocks` blocks, at least one, besides the held
-    /// block.
+    /// Whether the kernel has handed over at least `blocks` blocks in addition to the held block.
+    /// `blocks` must be at least 1.
     pub(super) fn are_blocks_finished(&self, blocks: usize) -> bool {
         let others = self.mapping.blocks() - usize::from(self.held);
         let last = self.position + usize::from(self.held) + blocks - 1;
@@ -146,7 +146,7 @@ mod tests {
         assert!(ring.acquire().is_none());
         assert!(ring.burst().frames.is_empty());
         for round in 0..10_u8 {
-            // Rounds of one, two and three blocks cover every wrap-around.
+            // Rounds of one, two and three blocks pass the end of the ring several times.
             for index in 0..=round % 3 {
                 let place = (ring.position + usize::from(index)) % 3;
                 ring.mapping

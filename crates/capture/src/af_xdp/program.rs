@@ -13,7 +13,7 @@
 //!         silent for too long: remove it from shunted, continue
 //!         no packet taken for 100 ms: continue
 //!         else: line.shunted[its class] += 1; DROP
-//! fits = at most a chunk || in several
+//! fits = at most a chunk || a packet may have several chunks
 //! if fits: put the monotonic time in front of the packet, or: line.unstamped += 1
 //!     with nic_stamps: the NIC's stamp in front of the time; 0: the driver gives none
 //! verdict = redirect_map(sockets, queue)
@@ -32,7 +32,7 @@ use crate::{SHUNT_CLASSES, ShuntedFlow};
 
 /// Words of a queue's line in the counters.
 pub(super) mod word {
-    /// Packets for the socket, including lost packets, except packets of shunted flows.
+    /// Packets for the socket, including lost packets, except packets dropped by a shunt.
     pub(crate) const RECEIVED: usize = 0;
     /// Packets that do not fit one chunk, in a mode with one chunk per packet. They are lost.
     pub(crate) const OVERSIZE: usize = 1;

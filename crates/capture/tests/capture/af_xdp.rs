@@ -638,7 +638,7 @@ fn without_the_capabilities_it_is_refused() {
         return;
     };
     namespace.enter(|| {
-        // Removes the capabilities of this thread only. The thread ends with the closure.
+        // Removes the effective capabilities of this thread only. The thread ends with the closure.
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective = CapabilitySet::empty();
         rustix::thread::set_capabilities(None, sets).unwrap();
