@@ -52,7 +52,7 @@ pub(super) struct PortQueues {
     /// Frames that each queue took from the port: lent, or counted as too long or malformed. Each
     /// counter is in a separate cache line.
     frames_taken: Vec<PaddedCount>,
-    /// Number of queues that have not ended.
+    /// Number of queues that have not reported their end.
     queues_running: AtomicUsize,
     /// The link's speed in Mbit/s as one of the queues found it; 0: unknown, or the link is down.
     megabits: AtomicU32,

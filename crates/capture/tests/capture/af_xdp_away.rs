@@ -25,7 +25,7 @@ use rustix::{
 };
 
 /// The queue reports the state of its interface, and captures from the next interface with the same
-/// name. The ledger covers all interfaces since the opening.
+/// name. The counts cover all interfaces since the opening.
 #[test]
 fn an_interface_goes_down_comes_back_and_is_another_one() {
     let Some(namespace) = Namespace::with_veth("xdown") else {
@@ -85,7 +85,7 @@ fn an_interface_goes_down_comes_back_and_is_another_one() {
 }
 
 /// Packets arrive at full rate until the interface is removed. The recording is stopped just before
-/// or just after the removal is noticed, and the ledger closes.
+/// or just after the removal is noticed. All received packets must be lent or counted as lost.
 #[test]
 fn a_stop_at_a_removal_closes_the_ledger() {
     let Some(namespace) = Namespace::with_veth("xstop") else {

@@ -1,5 +1,5 @@
-//! Reads every capture of the shared corpus with the file engine: no panic, no hang, a closed
-//! ledger.
+//! Reads every capture of the shared corpus with the file engine: no panic, no hang, and the engine
+//! counts exactly the frames that it lent.
 use std::{
     path::{Path, PathBuf},
     time::Duration,

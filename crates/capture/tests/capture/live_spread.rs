@@ -24,8 +24,8 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// Stops and drains the queues one after the other. Checks each ledger, and that no packet was
-/// lost.
+/// Stops and drains the queues one after the other. Checks that each queue lent all packets that it
+/// received.
 fn drain(queues: &mut [Box<dyn Queue>]) -> Vec<Taken> {
     let drain = |queue: &mut Box<dyn Queue>| {
         let mut taken = Taken::default();

@@ -139,8 +139,8 @@ fn a_stalled_reader_loses_what_is_counted() {
     });
 }
 
-/// An interface goes down and up, and is removed and created again: the queue goes on, and the
-/// ledger closes.
+/// An interface goes down and up, and is removed and created again: the queue goes on, and loses no
+/// packet.
 #[test]
 fn an_interface_that_goes_comes_back() {
     let Some(namespace) = Namespace::with_veth("pldown") else {

@@ -62,7 +62,7 @@ pub(super) enum BindState {
 pub(super) struct InterfaceAbsence {
     /// Since when another socket has the receive queue.
     busy_since_ns: Option<i64>,
-    /// Number of the attachment to an interface that has no receive queue of this queue's index.
+    /// Number of the attachment to an interface that has no receive queue with this queue's index.
     without: Option<u64>,
 }
 
