@@ -37,7 +37,7 @@ pub enum RingError {
         /// Bucket size in the configuration.
         bucket_bytes: usize,
     },
-    /// Misuse: the bucket size gives more buckets than bucket numbers.
+    /// User or misuse: the sizes of ring and bucket give more buckets than bucket numbers.
     #[error("{buckets} buckets are too many: at most {BUCKETS_MAX}, so choose larger buckets")]
     TooManyBuckets {
         /// Buckets that would result.

@@ -1,4 +1,4 @@
-//! QQ, the queue of queues: keeps every packet in memory until a later packet needs the space.
+//! QQ, the queue of queues: keeps each stored packet until a later packet needs the space.
 //!
 //! The design follows the QQ thesis (2016) and section V of the FlowScope paper (2017). An outer
 //! queue contains large inner queues. One producer owns an inner queue while it fills the queue, so
@@ -107,9 +107,9 @@
 //! # Cost
 //!
 //! - Storing a record: a copy into the bucket, a comparison with the end of the bucket, and the
-//!   smallest and largest time in memory of the producer. On a busy link short records go into a
-//!   buffer in the L1 cache or a register. From there they go past the cache into the bucket,
-//!   mostly in whole lines (`storage/write_buffer.rs`).
+//!   smallest and largest time in memory of the producer. On a busy link short records usually go
+//!   into a buffer in the L1 cache or a register. From there they go past the cache into the
+//!   bucket, mostly in whole lines (`storage/write_buffer.rs`).
 //! - Publishing: the pending bytes of the buffer, a store fence if stores went past the cache,
 //!   seven stores and one load. The full fence between the stores and the load usually runs in
 //!   readers, before they sleep (`barrier.rs`).
@@ -135,7 +135,7 @@
 //! | pass | a group passes a bucket when the group's position is after the bucket |
 //! | lapped | overwritten before a reader reached the record |
 //! | evicted | overwritten, whether read or not |
-//! | want | a reservation protects a closed bucket that touches its window and was not given back |
+//! | want | a reservation protects closed buckets touching its window, not given back or excluded |
 //! | fall | a reservation loses its protection for good |
 //!
 //! # Files

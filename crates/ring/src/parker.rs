@@ -20,12 +20,12 @@
 //!
 //! A reader that keeps up with a busy link would sleep after each packet. Each publication would
 //! then cost its producer a system call of some microseconds, more than the whole budget at a
-//! million packets a second. If news arrived soon after the previous news, a sleep therefore begins
-//! with a *nap*: [`BUSY_LINK_NAP`] on the reader's own timer, from which no producer wakes the
-//! reader. The reader then reads everything published meanwhile in one go. Only after a nap without
-//! news does the reader ask to be woken. A producer pays for no wake-up while every nap brings
-//! news, and otherwise for at most one per nap. A reader that follows an open bucket also reads the
-//! bucket's header less often. The writer needs the cache line of that header.
+//! million packets a second. If news arrived soon after the previous news, a sleep therefore
+//! usually begins with a *nap*: [`BUSY_LINK_NAP`] on the reader's own timer, from which no producer
+//! wakes the reader. The reader then reads everything published meanwhile in one go. Only after a
+//! nap without news does the reader ask to be woken. A producer pays for no wake-up while every nap
+//! brings news, and otherwise for at most one per nap. A reader that follows an open bucket also
+//! reads the bucket's header less often. The writer needs the cache line of that header.
 //!
 //! On a slow link, where the last sleep lasted [`SLOW_LINK_SILENCE`] or longer, the reader skips
 //! the nap. The reader then sees the next packet at once, and wakes for no nap in vain.
@@ -89,7 +89,7 @@ pub(crate) struct WaitSet {
 pub(crate) struct Parker {
     waker: Waker,
     barrier: Barrier,
-    /// Whether the next sleep begins with a nap.
+    /// Whether the next [`Self::park`] begins with a nap.
     naps: bool,
 }
 
@@ -154,8 +154,8 @@ impl Parker {
         }
         // Loom has no time, so every model behaves as on a busy link.
         self.naps = cfg!(loom) || start.elapsed() < SLOW_LINK_SILENCE;
-        // If membarrier failed at F3, the sleep lasted at most 1 ms. The end of that sleep is not
-        // the caller's timeout.
+        // If membarrier failed at F3, the sleep ended after about 1 ms, perhaps before the caller's
+        // timeout.
         self.end_sleep() || found || news() || (!sure && start.elapsed() < timeout)
     }
 

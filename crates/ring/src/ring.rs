@@ -42,12 +42,12 @@ pub(crate) struct RingInner {
 /// The kind of pages that back a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
-    /// Huge pages that the administrator set aside (`vm.nr_hugepages`).
+    /// Huge pages that the administrator provides, for example with `vm.nr_hugepages`.
     Explicit,
     /// Transparent huge pages, for at least half of the memory that was touched when the ring was
     /// made.
     Transparent,
-    /// Mostly pages of 4 KiB, or the kernel's report cannot be read.
+    /// Mostly smaller pages (usually 4 KiB), or the kernel's report cannot be read.
     Small,
 }
 
@@ -56,8 +56,8 @@ pub enum Pages {
 pub enum Numa {
     /// The configuration names no node.
     Unset,
-    /// The kernel takes pages from this node while the node has free pages, unless the ring is a
-    /// file on a disk.
+    /// The kernel usually takes pages from this node while the node has free pages, unless the ring
+    /// is a file on a disk.
     Preferred {
         /// The number of the node.
         node: u32,
@@ -91,7 +91,7 @@ pub struct InterfaceEntry {
 }
 
 /// A snapshot of a ring. Stored means published, whether overwritten since or not. If no producer
-/// stores during the walk, `stored = evicted +` the contents of the buckets.
+/// stores or publishes during the walk, `stored = evicted +` the contents of the buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RingStatistics {
@@ -363,8 +363,8 @@ impl Ring {
         Reservation::new(&self.0, from_ns, to_ns)
     }
 
-    /// Reserves packets that were not read yet: as [`Self::reserve`], but without buckets that
-    /// contain only the first `read(producer)` records of a producer. This visits only the buckets
+    /// Reserves packets that were not read yet: as [`Self::reserve`], but without closed buckets
+    /// of only the first `read(producer)` records of a producer. This visits only the buckets
     /// that closed since the oldest unread bucket, open buckets, and one more bucket of each
     /// producer. Until this returns, another reservation must protect the unread buckets.
     pub fn reserve_unread(
@@ -519,7 +519,7 @@ impl RingInner {
         }
     }
 
-    /// Records that a group has finished or missed a producer's records before `position`.
+    /// Sets a group's position: the producer's records before `position` are finished or missed.
     pub(crate) fn pass(&self, group: &Group, producer: usize, position: u64) {
         group.set_position(producer, position);
         if group.kind == GroupKind::Gating {
@@ -532,8 +532,8 @@ impl RingInner {
         header.published.load(Ordering::Acquire) // pairs with P2
     }
 
-    /// Published records and captured bytes. The two numbers match only while the producer does not
-    /// publish.
+    /// Published records and captured bytes. While the producer publishes, the bytes may include
+    /// further records.
     pub(crate) fn published_with_bytes(&self, producer: usize) -> (u64, u64) {
         let published = self.published(producer);
         let bytes = &self.storage.producer(producer).published_bytes;

@@ -97,12 +97,12 @@ impl BucketView {
 /// each, were read a tenth faster; longer records lost nothing.
 const PREFETCH_RECORDS: usize = 32;
 
-/// The iterator prefetches the descriptor of a record this many records before the payload of the
-/// record: 64 descriptors are 1 KiB.
+/// The iterator usually prefetches the descriptor of a record this many records before the payload
+/// of the record: 64 descriptors are 1 KiB.
 const PREFETCH_DESCRIPTORS: usize = 64;
 
-/// Records of one bucket, in storage order. The iterator prefetches the first bytes of each record
-/// some records ahead, so that readers of headers do not wait for memory.
+/// Records of one bucket, in storage order. The iterator usually prefetches the first bytes of a
+/// record some records ahead, so that readers of headers seldom wait for memory.
 #[derive(Debug, Clone)]
 pub struct Packets<'r> {
     /// The records of the bucket before `end`.

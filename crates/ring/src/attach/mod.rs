@@ -108,7 +108,7 @@ pub struct RegionInfo {
     pub created_mono_ns: Option<i64>,
     /// Process id of the creator, in its own PID namespace.
     pub process: u64,
-    /// Whether the region was created since this machine booted. `None`: unknown.
+    /// Whether the region was created in the current boot of this machine. `None`: unknown.
     pub this_boot: Option<bool>,
 }
 

@@ -36,8 +36,8 @@
 //! - the interface (4 bits: 15 interfaces): also at full rate.
 //! - the captured length: needs all its bits for 256 KiB.
 //!
-//! If the extension contained the shard, every packet would need 16 more bytes, and no packet could
-//! use the fast path for short records.
+//! If the extension contained the shard, nearly every packet would need 16 more bytes, and could
+//! not use the fast path for short records.
 
 #![expect(unsafe_code, reason = "shows descriptors as the bytes they are")]
 

@@ -16,7 +16,7 @@
 //!
 //! Writers sleep on the word of the epoch, so that no mutex exists with which a writer could block
 //! a freer. The epoch wraps after 2³² notifications. To miss a notification, a writer would have to
-//! be stopped between its search and its sleep for all 2³² notifications.
+//! be stopped between its search and its sleep, or its next store, for all 2³² notifications.
 
 use crate::{
     futex::Futex,

@@ -5,7 +5,7 @@
 //! assembly, these are regular copies.
 #![expect(unsafe_code, reason = "stores by address")]
 
-/// Bytes of a cache line. Under loom a line is as small as a record.
+/// Bytes of a cache line of most processors. Under loom a line is as small as a record.
 pub(super) const LINE_BYTES: usize = if cfg!(loom) { 16 } else { 64 };
 
 /// Copies lines past the cache, with stores of 32 bytes if the processor has AVX-512VL.

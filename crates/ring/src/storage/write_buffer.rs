@@ -52,17 +52,17 @@ const YOUNG_BYTES: usize = if cfg!(loom) { 0 } else { 1024 };
 /// Older bytes are written together when there are at least this many, or earlier, for example at a
 /// publication.
 const AT_ONCE_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
-/// Longer pieces bypass the buffer. Loom's stacks are small, and so are its records.
+/// Longer pieces bypass the buffer, except for their first and last line. Loom's stacks are small.
 pub(super) const SHORT_BYTES: usize = if cfg!(loom) { 16 } else { 512 };
 /// Number of descriptors in a group. Descriptors wait in the buffer until the group is complete or
 /// published.
 pub(super) const DESCRIPTORS: usize = if cfg!(loom) { 2 } else { 32 };
 /// The maximum payload of a group of short records.
 const GROUP_BYTES: usize = DESCRIPTORS * SHORT_BYTES;
-/// After this many bytes of payload since the last publication, stores go past the cache.
+/// After this many bytes of payload since the last publication, stores usually go past the cache.
 const STREAM_AFTER_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4 << 10 };
-/// If at least this many bytes were stored between the last two publications, all whole lines go
-/// past the cache until the next publication.
+/// If at least this many bytes were stored between the last two publications, whole lines usually
+/// go past the cache until the next publication.
 const STREAM_AGAIN_BYTES: usize = 2 * STREAM_AFTER_BYTES;
 
 const _: () = assert!((DESCRIPTORS * DESCRIPTOR_BYTES).is_multiple_of(LINE_BYTES));
@@ -70,8 +70,8 @@ const _: () = assert!((DESCRIPTORS * DESCRIPTOR_BYTES).is_multiple_of(LINE_BYTES
 const _: () = assert!(PAYLOAD_BYTES.is_multiple_of(LINE_BYTES));
 const _: () = assert!(YOUNG_BYTES + AT_ONCE_BYTES <= PAYLOAD_BYTES);
 
-/// Bytes stored into the open bucket that are not in its memory yet. Each producer has one buffer,
-/// for all its buckets in turn. Offsets are bytes from the start of the bucket.
+/// Contains the bytes stored into the open bucket that are not in its memory yet. Each producer has
+/// one buffer, for all its buckets in turn. Offsets are bytes from the start of the bucket.
 #[repr(C, align(64))]
 pub(super) struct WriteBuffer {
     /// Payload from `base` on. Fewer than `PAYLOAD_BYTES` are used when a group begins, and a group
@@ -398,7 +398,7 @@ impl WriteBuffer {
     }
 
     /// Writes the payload up to offset `end` and the descriptors before `count` to the bucket, then
-    /// fences. Must be called before the records are published.
+    /// calls [`Self::fence`]. Must be called before the records are published.
     pub(super) fn drain(&mut self, target: BucketTarget<'_>, end: usize, count: usize) {
         self.settle(target, end);
         self.write_descriptors(target, count);
@@ -533,7 +533,7 @@ impl WriteBuffer {
         self.payload[place..place + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Switches to stores past the cache if enough was stored since the last publication.
+    /// May switch to stores past the cache: if enough was stored since the last publication.
     fn choose(&mut self, end: usize) {
         self.streaming |=
             end - self.run_start >= STREAM_AFTER_BYTES && self.barrier.reaches_others();

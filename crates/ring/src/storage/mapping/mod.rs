@@ -129,7 +129,7 @@ impl RegionMemory {
         Some(file.path.clone().unwrap_or_else(|| file.proc_path()))
     }
 
-    /// Memory in huge pages that the administrator reserved. `None`: the kernel refused, for
+    /// Memory in huge pages that the administrator provides. `None`: the kernel refused, for
     /// example because fewer are free than needed (the kernel counts them when it maps), or the
     /// backing is a named file.
     fn explicit(bytes: usize, backing: &Backing) -> Option<Self> {

@@ -19,7 +19,7 @@ use super::pattern::{FRAME_BYTES_MAX, check, record};
 
 const ROLE: &str = "RETROSCOPE_ATTACH_ROLE";
 const RING: &str = "RETROSCOPE_ATTACH_RING";
-/// No role runs longer than this.
+/// A role ends after about this time at the latest.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Starts this program as `role` on a ring.

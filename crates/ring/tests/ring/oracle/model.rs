@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use retroscope_ring::{Lapped, Mode, StoreError};
 
-/// Names a bucket with its contents: the producer and the number of the bucket's first record.
+/// Identifies the contents of a bucket: its producer, and the number of its first record.
 pub(crate) type Key = (usize, u64);
 
 /// Unpublished captured bytes after which a store publishes.

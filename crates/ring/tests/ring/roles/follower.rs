@@ -37,7 +37,7 @@ struct Ledger {
     promised: Option<(u64, i64)>,
 }
 
-/// Takes the role for one step.
+/// Takes the reading role for one step.
 pub(crate) fn follow(round: &Round, rng: &mut Rng) {
     if rng.u8(0..20) == 0 {
         enter(round, rng);

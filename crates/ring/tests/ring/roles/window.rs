@@ -38,7 +38,7 @@ struct Seen {
     max_ns: i64,
 }
 
-/// Takes the role for one step.
+/// Takes the dumping role for one step.
 pub(crate) fn dump(round: &Round, rng: &mut Rng) {
     let count = lock(&round.windows).len();
     if count == 0 || (count < WINDOWS_MAX && rng.u8(0..6) == 0) {

@@ -20,7 +20,7 @@ pub(crate) struct Writer {
     cut: u64,
 }
 
-/// Takes the role for one step.
+/// Takes the writing role for one step.
 pub(crate) fn write(round: &Round, rng: &mut Rng) {
     let writer = take(&round.writers, rng).or_else(|| {
         // `Ring::producer` fails after all producers were opened.
