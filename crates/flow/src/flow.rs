@@ -289,7 +289,7 @@ impl Flow {
         self.marks & MIDSTREAM != 0
     }
 
-    /// Number of the interface that received the earliest packet.
+    /// Number of the interface at which the earliest packet was captured.
     #[must_use]
     pub fn interface(&self) -> u16 {
         self.interface

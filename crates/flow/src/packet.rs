@@ -29,7 +29,7 @@ pub struct FlowPacket {
     pub tcp_seq: u32,
     /// ICMP type and code, if the packet has them and they were captured: see [`Parsed::icmp`].
     pub icmp: Option<Icmp>,
-    /// Number of the interface that received the packet.
+    /// Number of the interface at which the packet was captured.
     pub interface: u16,
     /// The first bytes of the captured payload. `payload_len` is their number.
     pub(crate) payload: [u8; PAYLOAD],

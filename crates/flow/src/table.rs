@@ -27,7 +27,7 @@ use crate::index::{FlowIndex, addresses};
 use crate::time_outs::TimeOuts;
 use crate::{FlowPacket, MultiresolutionQueue, Secret, TimerEntry, TimerResolution, Timers};
 
-/// Number of packets that are looked up together.
+/// Maximum number of packets that are looked up together.
 pub(crate) const TOGETHER: usize = 64;
 /// Maximum number of flows at the head of the queue that a full table compares to choose the flow
 /// that it evicts.

@@ -134,7 +134,7 @@ fn heads_kept(load: u64, tail_drop: Option<TailDrop>, seed: u64) -> (usize, usiz
     let (mut now, mut free_at, mut next_period) = (0, 0, PERIOD);
     let (mut lost, mut lost_before) = (0, 0);
     for _ in 0..200_000 {
-        // Downloads as in figure 9 of the paper, of about 1 MB: Pareto with an exponent of 1.2, 600
+        // Downloads as in figure 9 of the paper, of about 1 MB: Pareto with an exponent of 1.2, 550
         // packets on average.
         if active.len() < 200 {
             #[expect(clippy::cast_possible_truncation, reason = "at most 10^7")]
