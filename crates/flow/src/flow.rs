@@ -226,13 +226,13 @@ impl Flow {
         &self.key
     }
 
-    /// Time of the earliest packet, in nanoseconds since the UNIX epoch.
+    /// Time of the earliest packet, ns: see [`FlowPacket::time_ns`].
     #[must_use]
     pub fn first_ns(&self) -> i64 {
         self.first_ns
     }
 
-    /// Time of the latest packet, in nanoseconds since the UNIX epoch.
+    /// Time of the latest packet, ns: see [`FlowPacket::time_ns`].
     #[must_use]
     pub fn last_ns(&self) -> i64 {
         self.last_ns

@@ -18,7 +18,7 @@ const APART_MAX_NS: u64 = 60_000_000_000;
 pub struct FlowPacket {
     /// The key of the flow and the direction of the packet.
     pub ends: DirectedKey,
-    /// Nanoseconds since the UNIX epoch.
+    /// Time of the packet, ns: since the UNIX epoch, or ring time in the recorder.
     pub time_ns: i64,
     /// Bytes of the whole frame on the wire.
     pub wire_len: u32,

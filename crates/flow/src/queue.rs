@@ -28,8 +28,8 @@ use crate::table::RESOLUTIONS;
 /// An entry of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimerEntry {
-    /// The due time in the caller's unit. The flow table gives nanoseconds since the UNIX epoch
-    /// plus 2^63.
+    /// The due time in the caller's unit. The flow table gives times in nanoseconds plus
+    /// 2^63.
     pub stamp: u64,
     /// The caller's identifier.
     pub item: u32,

@@ -305,8 +305,8 @@ impl Shedder {
     /// here.
     ///
     /// Each direction is handed over separately. The engine still passes packets with FIN, SYN or
-    /// RST, and one packet each 100 ms while the flow continues. A SYN without ACK ends dropping in
-    /// both directions.
+    /// RST, and about one packet each 100 ms while the flow continues. A SYN without ACK ends
+    /// dropping in both directions.
     pub fn set_hands_over(&mut self, hands_over: bool) {
         self.hand_overs = hands_over.then(Vec::new);
     }

@@ -184,8 +184,8 @@ impl TopWindow {
     /// Adds a slice, and removes slices that are older than the window.
     pub fn add(&mut self, slice: TopSlice) {
         self.slices.push(slice);
-        // Slices are a little longer than a second. The half second rounds the window to the
-        // nearest number of slices.
+        // Slices are usually a little longer than a second. The half second rounds the window to
+        // the nearest number of slices.
         let left_ns = self.times_ns()[1] - self.span_ns + SLICE_NS / 2;
         self.slices.retain(|slice| slice.times_ns[1] > left_ns);
     }

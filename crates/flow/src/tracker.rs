@@ -46,8 +46,8 @@ pub struct EndedFlow {
     pub flow: Flow,
     /// The reason of the end.
     pub end: FlowEnd,
-    /// Time of the end, ns since the UNIX epoch. After a time-out this is the due time, otherwise
-    /// the latest time seen.
+    /// Time of the end, ns: see [`FlowPacket::time_ns`]. After a time-out this is the due time,
+    /// otherwise the latest time seen.
     pub time_ns: i64,
 }
 

@@ -33,8 +33,8 @@
 //! # Nobody spins
 //!
 //! No loop in this crate spins until another thread makes progress. A sleeper sleeps in the kernel;
-//! a waker stores one word and makes one call. Loops around compare-and-swap repeat only if another
-//! thread has changed the word, or the processor reports a spurious failure.
+//! a waker stores one word and makes at most one call. Loops around compare-and-swap repeat only if
+//! another thread has changed the word, or the processor reports a spurious failure.
 
 use std::{
     sync::Arc,
