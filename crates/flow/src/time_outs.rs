@@ -81,7 +81,7 @@ impl Default for TimeOuts {
 
 impl TimeOuts {
     /// One time-out for all protocols and stages, ns. With 0 or less the packets of one key form
-    /// one flow, even if a TCP connection begins again, unless the table evicts the flow.
+    /// one flow, even if a TCP connection begins again, unless the flow is evicted or removed.
     #[must_use]
     pub fn idle(time_out_ns: i64) -> Self {
         if time_out_ns <= 0 {

@@ -21,7 +21,7 @@ pub struct Reader {
     parker: Parker,
     /// One cursor for each producer of this reader.
     cursors: Box<[ProducerCursor]>,
-    /// Index of the cursor that the next search for records tries first.
+    /// Index of the cursor that the next search tries first. The number of cursors means 0.
     turn: usize,
     /// Index of the cursor whose last batch is not finished.
     lent: Option<usize>,

@@ -124,7 +124,7 @@ impl Control {
         self.0.load(Ordering::Acquire) & STATE_MASK == CLOSED // pairs with L
     }
 
-    /// Whether a reader holds the bucket now. A guess unless the caller knows more.
+    /// Whether a reader holds the bucket. Holds may change before this returns.
     pub(crate) fn is_held(&self) -> bool {
         self.0.load(Ordering::Relaxed) & HOLDS_MASK != 0 // a guess: only claim() decides
     }
