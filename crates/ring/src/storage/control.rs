@@ -32,7 +32,7 @@ const GENERATION_SHIFT: u32 = 16;
 /// longer.
 const GENERATION_MASK: u64 = (1 << 48) - 1;
 
-/// State and generation of a word of another process, whatever its value.
+/// State and generation of a control word in an attached region, whatever its value.
 #[cfg(not(loom))]
 pub(crate) fn decode(word: u64) -> (AttachedState, u64) {
     let state = match word & STATE_MASK {

@@ -198,7 +198,7 @@ impl Descriptor {
         unsafe { std::slice::from_raw_parts(descriptors.as_ptr().cast(), size_of_val(descriptors)) }
     }
 
-    /// Makes a descriptor of two words in a region of another process, whatever their value.
+    /// Makes a descriptor of two words in an attached region, whatever their value.
     #[cfg(not(loom))]
     pub(crate) fn from_words(words: [u64; 2]) -> Self {
         Self(words)

@@ -185,8 +185,8 @@ impl RegionHeader {
         ]
     }
 
-    /// Decodes words of a region of another process, whatever their value. `Err`: the name of an
-    /// invalid field, and its value.
+    /// Decodes words of an attached region, whatever their value. `Err`: the name of an invalid
+    /// field, and its value.
     #[cfg(not(loom))]
     pub(crate) fn from_words(words: &[u64; HEADER_WORDS]) -> Result<Self, (&'static str, u64)> {
         let count = |name, word: u64, max: usize| match usize::try_from(word) {
