@@ -15,7 +15,7 @@ pub enum TimeOutStage {
     Closed,
 }
 
-/// Time from a flow's last packet to its end, ns, by stage.
+/// Time without a packet after which a flow has timed out, ns, by stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StageTimeOuts {
     /// Time-out in [`TimeOutStage::New`].
