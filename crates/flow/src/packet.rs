@@ -22,8 +22,8 @@ pub struct FlowPacket {
     pub time_ns: i64,
     /// Bytes of the whole frame on the wire.
     pub wire_len: u32,
-    /// TCP flag bits. `None` if the packet is not TCP, or if the flags were not captured: see
-    /// [`Parsed::tcp_flags`].
+    /// TCP flag bits. `None` if the packet is not TCP or is a later fragment, or if the flags were
+    /// not captured: see [`Parsed::tcp_flags`].
     pub tcp_flags: Option<u8>,
     /// TCP sequence number. 0 if the packet has no known sequence number: see [`Parsed::tcp_seq`].
     pub tcp_seq: u32,
