@@ -2,10 +2,10 @@
 //!
 //! The list is `papers.txt`. A line that begins with `#` is a heading. Each other line that is not
 //! empty has the fields of an [`Entry`]. The figures of a row come from runs of `make papers`
-//! ([`PublishedRun`]) and from the tables of docs/dev/benchmarks.md ([`published`]), so that nobody
-//! copies a figure by hand.
+//! ([`PublishedRun`]), so that nobody copies a figure by hand.
 
 use std::{
+    cmp::Reverse,
     collections::HashSet,
     fs, io,
     path::{Path, PathBuf},
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     machine::Facts,
-    report::{END, cell},
+    report::cell,
     rows::{self, words},
     session::{Row, at, read_json},
 };
@@ -169,11 +169,11 @@ pub(crate) fn publish(docs: &Path, rows: &[Row], facts: &Facts) -> io::Result<[P
     Ok([path, write_published(docs)?])
 }
 
-/// Writes the page from benchmarks.md and the published runs in `docs`. Returns its path.
+/// Writes the page from the published runs in `docs`. Returns its path.
 ///
 /// # Errors
 /// A file cannot be read or written.
-pub(crate) fn write_published(docs: &Path) -> io::Result<PathBuf> {
+fn write_published(docs: &Path) -> io::Result<PathBuf> {
     let page = docs.join("papers.md");
     fs::write(&page, published_page(docs)?).map_err(|error| at(&page, &error))?;
     Ok(page)
@@ -258,84 +258,28 @@ fn gigabits(name: &str, figure: &str) -> String {
     format!(" Mpps{}", bits.unwrap_or_default())
 }
 
-/// The figure of a row in the tables of docs/dev/benchmarks.md. If the sections of several
-/// processors have the table, the first section counts. `None` if the row is missing or has no
-/// figure.
-fn published(document: &str, name: &str) -> Option<String> {
-    let cells = |line: &'_ str| line.split(" | ").map(str::to_owned).collect::<Vec<_>>();
-    let code = format!("`{name}`");
-    let mut lines = document.lines().map(cells);
-    let judged = lines.find(|cells| cells.get(1) == Some(&code));
-    let figure = judged.and_then(|cells| cells.get(4).cloned());
-    let of_table = || {
-        rows::table(rows::TABLES).find_map(|fields| {
-            let (line, column) = fields[3].split(';').find_map(|cell| {
-                let (pattern, label) = cell.split_once(" = ")?;
-                let (line, column) = rows::parts(pattern.trim(), name)?;
-                Some((label.trim().replace("{}", words(line).2), column))
-            })?;
-            let block = format!("<!-- generated: {} -->\n", fields[0]);
-            let (_, block) = document.split_once(&block)?;
-            let (block, _) = block.split_once(END)?;
-            let table = block.lines().map(|line| {
-                let line = line.trim_start_matches("| ").trim_end_matches(" |");
-                cells(line)
-            });
-            let table: Vec<Vec<String>> = table.collect();
-            let heading = fields[2].replace("{}", words(column).2);
-            let at = table.first()?.iter().position(|cell| *cell == heading)?;
-            table
-                .iter()
-                .find(|cells| cells[0] == line)?
-                .get(at)
-                .cloned()
-        })
-    };
-    let figure = figure.or_else(of_table)?;
-    let is_figure = !figure.contains("not run") && !figure.contains("did not run") && figure != "–";
-    is_figure.then_some(figure)
-}
-
-/// The page with the figures of benchmarks.md and of the published runs in `docs`.
+/// The page with the figures of the published runs in `docs`.
 ///
 /// # Errors
 /// A file cannot be read.
 fn published_page(docs: &Path) -> io::Result<String> {
-    let path = docs.join("benchmarks.md");
-    let document = fs::read_to_string(&path).map_err(|error| at(&path, &error))?;
-    let fact = |name: &str| {
-        let fact = document.split_once(&format!("\n| {name} | "));
-        let fact = fact.and_then(|(_, rest)| rest.split_once(" |"));
-        fact.map_or("unknown", |(fact, _)| fact)
-    };
-    let origin = format!(
-        "[Benchmarks](benchmarks.md): {}, {}, {} CPUs, commit {}, {}; live capture is of the run that [its table](benchmarks.md#live-capture) names.",
-        fact("processor"),
-        fact("processor family, model, stepping and microcode"),
-        fact("CPUs of the run"),
-        fact("commit"),
-        fact("date"),
-    );
     let runs = runs(&docs.join("papers"))?;
-    let mut machines = vec![Machine {
-        letter: 'A',
-        origin,
-        figure: Box::new(|name| published(&document, name)),
-    }];
-    for (run, letter) in runs.iter().zip('B'..) {
-        machines.push(machine_of((&run.rows, &run.machine), letter));
-    }
-    Ok(page(&machines))
+    let machines = runs.iter().zip('A'..);
+    let machines = machines.map(|(run, letter)| machine_of((&run.rows, &run.machine), letter));
+    Ok(page(&machines.collect::<Vec<_>>()))
 }
 
-/// The published runs, by name of their files.
+/// The published runs, the newest first.
 fn runs(folder: &Path) -> io::Result<Vec<PublishedRun>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten() {
         paths.push(entry?.path());
     }
     paths.sort();
-    paths.iter().map(|path| read_json(path)).collect()
+    let runs = paths.iter().map(|path| read_json(path));
+    let mut runs = runs.collect::<io::Result<Vec<PublishedRun>>>()?;
+    runs.sort_by_key(|run| Reverse(run.machine.get("date").cloned()));
+    Ok(runs)
 }
 
 /// The page with the figures of a run.
@@ -434,23 +378,10 @@ mod tests {
     }
 
     #[test]
-    fn figures_come_from_the_tables() {
-        let document = "\
-            | a case | `ring/64B/1p1c/vs-nt-fill` | qq | – | not run |  |\n\
-            | a case | `ring/64B/1p1c/vs-qq2016` | qq | ≥ 3.5 | 2.58 (2.11–2.59) † | **missed** |\n\
-            <!-- generated: queues-1p1c -->\n| Mpps, 1P1C | 64 B | 1514 B |\n|---|---|---|\n\
-            | Retroscope's ring | 247 | 16.9 (16.9–17.1) |\n| rtrb | – | 13.7 |\n<!-- end -->\n";
-        let figure = |name| published(document, name);
-        assert_eq!(
-            figure("ring/64B/1p1c/vs-qq2016").as_deref(),
-            Some("2.58 (2.11–2.59) †")
-        );
-        assert_eq!(figure("ring/64B/1p1c/vs-nt-fill"), None);
+    fn rates_are_also_bits() {
         let name = "queue/ring/1514B/1p1c/well";
-        assert_eq!(figure(name).as_deref(), Some("16.9 (16.9–17.1)"));
         assert_eq!(gigabits(name, "16.9 (16.9–17.1)"), " Mpps, 205 Gbit/s");
-        assert_eq!(figure("queue/rtrb/64B/1p1c/well"), None);
-        assert_eq!(figure("queue/ring/64B/2p2c/well"), None);
+        assert_eq!(gigabits(name, "did not run"), "");
     }
 
     #[test]
@@ -467,8 +398,6 @@ mod tests {
     #[test]
     fn figures_of_several_machines_stand_side_by_side() {
         let docs = tempfile::tempdir().unwrap();
-        let document = "\n| processor | one |\n| a | `ring/bytes-per-64B` | – | – | 80.2 |  |\n";
-        fs::write(docs.path().join("benchmarks.md"), document).unwrap();
         let name = "ring/bytes-per-64B";
         let row = |value| Row::new(name, None, Ok(crate::measure::Spread::once(value)));
         let other = Row::new(
@@ -476,23 +405,28 @@ mod tests {
             None,
             Ok(crate::measure::Spread::once(1.0)),
         );
-        let facts = |cores: &str| {
+        let facts = |cores: &str, date: &str| {
             let facts = [
                 ("cpu", "two"),
                 ("cores", cores),
+                ("date", date),
                 ("cpu-model", "family 1, stepping 2"),
             ];
             facts
                 .map(|(name, fact)| (name.to_owned(), fact.to_owned()))
                 .into()
         };
-        for (value, cores) in [(81.0, "2"), (82.0, "4"), (83.0, "2")] {
+        let days = ["2026-01-01", "2026-01-03", "2026-01-02"];
+        for ((value, cores), date) in [(81.0, "2"), (82.0, "4"), (83.0, "2")]
+            .into_iter()
+            .zip(days)
+        {
             let rows = [row(value), other.clone()];
-            publish(docs.path(), &rows, &facts(cores)).unwrap();
+            publish(docs.path(), &rows, &facts(cores, date)).unwrap();
         }
         let page = fs::read_to_string(docs.path().join("papers.md")).unwrap();
         assert!(
-            page.contains(&format!("(`{name}`) |  | 80.2 | 83.0 | 82.0 |")),
+            page.contains(&format!("(`{name}`) |  | 82.0 | 83.0 |")),
             "{page}"
         );
         let run = fs::read_to_string(docs.path().join("papers/two-family-1-2-cpus.json")).unwrap();
@@ -501,7 +435,7 @@ mod tests {
 
     /// `UPDATE_GOLDEN=1` writes the page.
     #[test]
-    fn the_page_is_as_its_list_and_the_benchmarks() {
+    fn the_page_is_as_its_list_and_the_published_runs() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/dev");
         let (page, path) = (published_page(&folder).unwrap(), folder.join("papers.md"));
         if std::env::var_os("UPDATE_GOLDEN").is_some() {

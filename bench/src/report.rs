@@ -24,7 +24,7 @@ use crate::{
 
 const NOT_RUN: &str = "not run";
 /// Ends a block.
-pub(crate) const END: &str = "<!-- end -->\n";
+const END: &str = "<!-- end -->\n";
 /// Marks a figure with an unsteady spread.
 const UNSTEADY: &str = "†";
 /// Rows by line and column.
@@ -292,7 +292,7 @@ pub fn report(
             written.extend(draw(&docs.join("plots"), &is_ours)?);
         }
         fs::write(&path, after).map_err(|error| at(&path, &error))?;
-        written.extend([path, papers::write_published(docs)?]);
+        written.push(path);
     }
     if let Some(docs) = papers {
         written.extend(papers::publish(docs, &rows, &machine)?);

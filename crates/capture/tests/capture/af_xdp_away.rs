@@ -415,7 +415,9 @@ fn send_flows(payload_bytes: usize) -> u64 {
     ip("neigh replace 10.9.0.2 lladdr 02:00:00:00:00:02 dev v0 nud permanent");
     for _ in 0..200 {
         let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
-        socket.send_to(&vec![0; payload_bytes], "10.9.0.2:9").unwrap();
+        socket
+            .send_to(&vec![0; payload_bytes], "10.9.0.2:9")
+            .unwrap();
     }
     200
 }
