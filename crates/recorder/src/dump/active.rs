@@ -53,7 +53,7 @@ pub(super) struct ActiveDump {
     pub(super) end_ns: i64,
     /// The dump's filter is being compiled, and the dump reads nothing before that is done.
     pub(super) is_compiling: bool,
-    /// The dump's files.
+    /// The queue to the threads that write the dump's files.
     pub(super) sink: SinkQueue,
     /// The interface that is described at the start of a pcapng file, before its first packet.
     pub(super) interface: Option<u16>,
@@ -103,7 +103,7 @@ pub(super) struct ActiveDump {
     pub(super) judge_by_ns: Option<i64>,
 }
 
-/// A packet of a dump that waits for its turn.
+/// A packet that waits for its turn, or a later fragment that waits for its first fragment.
 #[derive(Debug)]
 pub(super) struct WaitingPacket {
     pub(super) meta: PacketMeta,
@@ -482,9 +482,9 @@ impl ActiveDump {
         }
     }
 
-    /// Hands over the packets in the sink's buffer, so that readers of the file see the packets.
-    /// Returns the packets that the sink has got. If the sink has failed, returns the packets that
-    /// are safely in the file. The flag is the result of [`SinkQueue::flush`].
+    /// Flushes the sink, so that readers of the file see the packets. Returns the packets that the
+    /// sink has got. If the sink has failed, returns the packets that are safely in the file. The
+    /// flag is the result of [`SinkQueue::flush`].
     pub(super) fn flush(&mut self) -> (WrittenTotals, bool) {
         let is_flushed = self.sink.flush();
         let fault = self.sink.fault.as_ref();

@@ -64,8 +64,8 @@ struct ZstdFrames<'d> {
 /// `tell` is called after each frame with the length of the new file, in bytes.
 ///
 /// # Errors
-/// A system error; another process changed or deleted the finished file; the recording is aborted,
-/// or was asked to stop at least [`STOP_GRACE`] ago. The new file is removed then.
+/// An error of the system or of zstd; the finished file was changed or deleted; the recording is
+/// aborted, or was asked to stop at least [`STOP_GRACE`] ago. The new file is removed then.
 pub(super) fn compress(
     directory: &Directory,
     plain: &FinishedFile,

@@ -76,7 +76,7 @@ struct WrittenPacket {
     /// Place in the file: ring time, ns, then source.
     place: (i64, usize),
     stamp_us: i64,
-    /// Whether the packet has the direction and the ICMP type and code of the first alert's packet.
+    /// Whether the first alert's addresses, direction, ICMP type and code fit the packet.
     is_forward: bool,
 }
 

@@ -3,9 +3,9 @@
 //! The dumper reads no clock to order packets. A [`Reach`] says how far it may read (offline: as
 //! far as the analyzer has got, so that a dump sees the same packets in every run). The reach also
 //! says which packets need not wait for older packets (live, those older than every watermark).
-//! Each round visits the buckets with records that some dump has not read ([`Dumps`] knows the
-//! buckets), oldest first. Each bucket is visited once for all dumps. After each visit the round
-//! emits the packets that need not wait any more.
+//! Each round visits the buckets with records that some dump needs and can read, oldest first. Each
+//! bucket is visited once for all dumps. After each visit the round emits the packets that need not
+//! wait any more.
 //!
 //! The [pool](super::pool) does all work that may wait for a disk. A dump whose sink has no room
 //! reads no further meanwhile, and the ring may drop the dump's reservation.

@@ -124,7 +124,7 @@ impl Dumps {
         self.by_id.insert(dump.order.id, dump);
     }
 
-    /// Changes an open dump, and updates the index of dumps that have packets to write.
+    /// Changes an open dump, and updates the lists `due`, `changed` and `full`.
     pub(super) fn change<R>(
         &mut self,
         id: u64,

@@ -289,7 +289,7 @@ pub(super) fn sidecar() -> Sidecar {
 }
 
 /// The template gives all dumps the same name, and `taken` names are taken. The next free name must
-/// be found with fewer than 40 tries to create a file.
+/// be found after fewer than 40 failed tries to create a file.
 #[test]
 fn a_name_of_many_dumps_is_found_soon() {
     for taken in [0_u64, 1, 2, 31, 32, 33, 34, 63, 64, 65, 5000] {

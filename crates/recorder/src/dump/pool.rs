@@ -57,7 +57,7 @@ use crate::control::{common::RecorderShared, lock};
 const WRITERS: usize = 4;
 /// Number of writing workers that usually do no slow work; fewer if only two or less exist.
 const NEVER_SLOW: usize = 2;
-/// Workers that only compress complete dumps.
+/// Number of workers that compress complete dumps, and write nothing else.
 const COMPRESSORS: usize = 2;
 /// Limit of the bytes of packets, of all dumps, that are copied and not written yet. A disk of 1
 /// GB/s that stalls for 20 ms needs a third of this budget.

@@ -200,7 +200,7 @@ pub struct DumpReport {
     /// captures. Empty for a plain dump.
     #[serde(skip)]
     pub(crate) replaced: Vec<StoredFile>,
-    /// Whether the sidecar is on disk.
+    /// Whether the sidecar was written.
     #[serde(skip)]
     pub sidecar: bool,
 }

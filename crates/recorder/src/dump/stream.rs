@@ -251,7 +251,7 @@ impl FinishedFile {
     }
 }
 
-/// Reads a whole file, and returns its SHA-256 unless the recording is aborted meanwhile.
+/// Reads a whole file, and returns its SHA-256. A long reading fails if the recording is aborted.
 fn sha256_of(file: &dyn DiskFile, directory: &Directory) -> io::Result<String> {
     let (mut digest, mut reader) = (Sha256::new(), file.reader());
     let mut buffer = vec![0; READ_BYTES];
