@@ -182,7 +182,7 @@ pub struct QueryAnswer {
 }
 
 impl Query {
-    /// Reads the current contents of a ring, and compiles the expression for the ring's link types.
+    /// Reads the contents of a ring, and compiles the expressions for the ring's link types.
     ///
     /// # Errors
     /// [`QueryError::Filter`], [`QueryError::Usage`], [`QueryError::Ring`].

@@ -26,7 +26,7 @@ pub const SLOTS_MAX: usize = 2000;
 /// Maximum number of trigger times that are kept.
 const TRIGGERS_KEPT: usize = 65_536;
 
-/// The part of the history that a timeline covers. Stamps, ns since the epoch.
+/// A request for a timeline. Times are stamps, ns since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimelineRequest {
     /// Start; `None`: the oldest packet; for a live recording without packets, its start.
@@ -63,7 +63,7 @@ pub struct Timeline {
     pub lost: BTreeMap<&'static str, Vec<u64>>,
     /// Losses are known up to here, ns since the epoch; `None`: not known yet.
     pub losses_known_to_ns: Option<i64>,
-    /// Whether an interface was down or removed.
+    /// Whether an interface was down or removed, or its engine failed.
     pub down: Vec<bool>,
     /// Triggered dumps; `None`: the slot is in the future, or the recorder has forgotten a trigger
     /// at or after the start of the slot.

@@ -50,12 +50,12 @@ struct ProducerContents {
     end: u64,
     /// Number of records that were overwritten.
     evicted: u64,
-    /// The largest time of overwritten records, or an upper bound, ns.
+    /// The largest time of overwritten records, or a likely upper bound, ns.
     evicted_to_ns: i64,
     /// Number of records that should be in a bucket, but are not.
     lost: u64,
-    /// Unless the ring is damaged, it has all records of this time or later, ns. `None`: the ring
-    /// has no records of the producer, and no record was overwritten.
+    /// The ring usually has all records of this time or later, ns. `None`: the ring has no records
+    /// of the producer, and reports none as overwritten.
     whole_from_ns: Option<i64>,
     /// Largest time in the producer's buckets, ns.
     newest_ns: Option<i64>,

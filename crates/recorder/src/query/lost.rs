@@ -1,5 +1,5 @@
-//! Packets that a live recorder lost before its ring, for example in the NIC, in the kernel, or
-//! because no bucket was free.
+//! Packets that a live recorder shed, or lost before its ring, for example in the NIC, in the
+//! kernel, or because no bucket was free.
 
 use super::contents::{QueryWindow, RegionContents};
 use crate::{Missing, control::common::RecorderShared, rfc3339};
