@@ -90,8 +90,8 @@ pub struct Query {
     /// The query matches `expression` on at most this many bytes of each packet; `None`: on all
     /// bytes.
     pub tried_bytes: Option<NonZeroU32>,
-    /// The query matches `expression` only on the headers up to that of TCP, UDP or SCTP, or up to
-    /// the first 4 bytes of ICMP, or on an ARP message.
+    /// The query matches `expression` only on the known headers of a packet, the first 4 bytes of
+    /// ICMP included, or on the whole ARP or RARP message.
     pub tried_headers: bool,
     /// Only packets with this Community ID (version 1, seed 0), in both directions. Later fragments
     /// of TCP, UDP, SCTP and ICMP have no ID.

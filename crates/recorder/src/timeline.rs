@@ -1,8 +1,8 @@
 //! The contents of the history, slot by slot, for a diagram.
 //!
-//! This is cheap: the header of each bucket has the number of packets, their bytes, and their time
-//! range. Unless the client asks for peaks ([`peaks`]), no packet is read, and the packets of one
-//! bucket count as evenly distributed. On a slow link a bucket covers a long time; see
+//! A timeline is cheap: the header of each bucket has the number of packets, their bytes, and their
+//! time range. Unless the client asks for peaks ([`peaks`]), no packet is read, and the packets of
+//! one bucket count as evenly distributed. On a slow link a bucket covers a long time; see
 //! [`Timeline::resolution_ns`].
 
 pub(crate) mod peaks;

@@ -45,7 +45,7 @@ impl WindowReading {
     }
 
     /// A reading that has read all records within `reach`, and needs later records from buckets
-    /// that touch `from_ns..=to_ns`. Older buckets, which are wholly read, are not listed.
+    /// that touch `from_ns..=to_ns`. Reserves no closed bucket that is wholly read.
     pub(super) fn resume_at(ring: &Ring, reach: &Reach, from_ns: i64, to_ns: i64) -> Self {
         let mut infos = Vec::new();
         for producer in 0..ring.producers() {

@@ -6,7 +6,7 @@
 //! verdict: `complete`, and the losses that no counter reports. The recorder reads a file with
 //! another verdict again.
 //!
-//! Other processors take 4 to 7 s for a GB (with instructions 0.7 s), and the disk would wait.
+//! Other processors take 4 to 7 s for a GB (with instructions 0.5 s), and the disk would wait.
 //! There the recorder computes digests only if the user asks for digests. It then reads the files
 //! again when they are complete and have their names.
 

@@ -1,4 +1,4 @@
-//! Dumps that end at a limit of packets or bytes, in all combinations with other ends and failures.
+//! Dumps that end at a limit of packets or bytes, in combinations with other ends and failures.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
