@@ -60,7 +60,7 @@ struct ZstdFrames<'d> {
 /// Writes the finished file, compressed with zstd, to the new file `path`, and syncs `path`. The
 /// finished file stays.
 ///
-/// No dump is deleted to make room for the second copy, because one of the copies goes soon.
+/// The call makes no room for the second copy by deleting dumps, because one copy goes soon.
 /// `tell` is called after each frame with the length of the new file, in bytes.
 ///
 /// # Errors

@@ -62,7 +62,7 @@ struct ProducerContents {
     /// The producer promised to store nothing older, ns. `i64::MIN`: no promise; `i64::MAX`: it
     /// ended.
     watermark_ns: i64,
-    /// The smallest and the largest difference of stamp and ring time, ns.
+    /// Bounds on the difference of stamp and ring time, ns.
     offsets: (i64, i64),
     /// Difference of stamp and ring time of the first record from which on all records are in the
     /// ring, ns.
@@ -530,7 +530,7 @@ impl QueryWindow {
             && last_ns.saturating_add(offsets.1) <= self.to_ns
     }
 
-    /// Whether the window may contain records of these ring times. `offsets`: smallest and largest
+    /// Whether the window may contain records of these ring times. `offsets`: bounds on the
     /// difference of stamp and ring time.
     pub(super) fn touches(&self, (first_ns, last_ns): (i64, i64), offsets: (i64, i64)) -> bool {
         last_ns >= self.from_ring_ns
@@ -607,7 +607,7 @@ pub(crate) fn offset_ns(steps: &[Step], producer: usize, record: u64) -> i64 {
         .map_or(0, |step| step.offset_ns)
 }
 
-/// The smallest and the largest difference of stamp and ring time of a producer, ns.
+/// Bounds on the difference of stamp and ring time of a producer's records, ns.
 pub(super) fn offsets(steps: &[Step], producer: usize) -> (i64, i64) {
     let own = steps.iter().filter(|step| step.producer == producer);
     own.fold((0, 0), |(least, most), step| {

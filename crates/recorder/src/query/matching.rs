@@ -130,8 +130,8 @@ impl PacketMatcher {
         }
     }
 
-    /// Whether an expression has host names. The addresses of a name may have changed since a dump
-    /// was made.
+    /// Whether an expression has names that are looked up, such as host names. The addresses may
+    /// have changed since a dump was made.
     pub(super) fn has_names(&self) -> bool {
         let mut filters = self.filter.iter().chain(&self.within);
         filters.any(|filter| filter.filter.has_names())
