@@ -120,7 +120,7 @@ impl Cell {
         START + at_ns + if is_stepped { self.step_ns } else { 0 }
     }
 
-    /// Bytes of the smallest ring for this number of sources, with buckets of 1 MiB.
+    /// Bytes of a ring with four buckets of 1 MiB for each source and for the analyzer.
     fn ring_bytes(self) -> usize {
         (4 * (self.queues() + 1)) << 20
     }
