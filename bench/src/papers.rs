@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     machine::Facts,
     report::cell,
-    rows::{self, words},
+    rows,
     session::{Row, at, read_json},
 };
 

@@ -8,6 +8,7 @@ use std::{
 };
 
 use plotters::{
+    coord::ranged1d::{AsRangedCoord, ValueFormatter},
     prelude::*,
     style::text_anchor::{HPos, Pos, VPos},
 };
@@ -97,26 +98,43 @@ fn lines(
     unit: &str,
     svg: &mut String,
 ) -> Result<bool, Box<dyn Error>> {
-    let values = grid.lines.iter().flat_map(|(_, cells)| cells);
-    let values: Vec<f64> = values
-        .flatten()
-        .flat_map(|row| [row.min, row.value, row.max])
-        .flatten()
-        .filter(|value| *value > 0.0)
-        .collect();
-    let (Some(least), Some(greatest)) = (
-        values.iter().copied().reduce(f64::min),
-        values.iter().copied().reduce(f64::max),
-    ) else {
+    let rows = || grid.lines.iter().flat_map(|(_, cells)| cells).flatten();
+    let values = || rows().flat_map(|row| [row.min, row.value, row.max]);
+    let values = || values().flatten().filter(|value| *value > 0.0);
+    let (Some(least), Some(greatest)) = (values().reduce(f64::min), values().reduce(f64::max))
+    else {
         return Ok(false);
     };
+    let texts = [title, axis, unit];
+    let (low, high) = (least * 0.8, greatest * 1.1);
+    let has_zero = rows().any(|row| row.value == Some(0.0));
+    // A logarithmic scale has no place for 0, but shows values of very different sizes.
+    if has_zero && greatest < 1000.0 * least {
+        lines_on(grid, texts, 0.0, 0.0..high, svg)?;
+    } else {
+        let scale = (low..high).log_scale().with_key_points(labels(low, high));
+        lines_on(grid, texts, least, scale, svg)?;
+    }
+    Ok(true)
+}
+
+/// Draws the lines on a scale, whose least value is `least`.
+fn lines_on<Scale>(
+    grid: &Grid<'_>,
+    [title, axis, unit]: [&str; 3],
+    least: f64,
+    scale: Scale,
+    svg: &mut String,
+) -> Result<(), Box<dyn Error>>
+where
+    Scale: AsRangedCoord<Value = f64>,
+    Scale::CoordDescType: ValueFormatter<f64>,
+{
     let root = SVGBackend::with_string(svg, (WIDTH, HEIGHT)).into_drawing_area();
     root.fill(&WHITE)?;
     let root = root.titled(title, (FONT, 18))?;
     let (area, legend) = root.split_horizontally(WIDTH - LEGEND_WIDTH);
     let count = i32::try_from(grid.columns.len())?;
-    let (low, high) = (least * 0.8, greatest * 1.1);
-    let scale = (low..high).log_scale().with_key_points(labels(low, high));
     let mut chart = ChartBuilder::on(&area)
         .margin(12)
         .x_label_area_size(44)
@@ -141,8 +159,7 @@ fn lines(
         let style = COLOURS[number % COLOURS.len()].stroke_width(if number < 7 { 3 } else { 1 });
         let cells = (0..).zip(cells.iter().copied());
         let points = cells.filter_map(|(at, row)| Some((at, row?, row?.value?)));
-        // The scale is logarithmic, so a value of 0 has no place.
-        let points = points.filter(|(.., value)| *value > 0.0);
+        let points = points.filter(|(.., value)| *value >= least);
         let points: Vec<(i32, &Row, f64)> = points.collect();
         let medians = points.iter().map(|(at, _, value)| (*at, *value));
         chart.draw_series(LineSeries::new(medians, style))?;
@@ -164,7 +181,7 @@ fn lines(
         legend.draw(&Text::new(name.as_str(), (34, y), text.clone()))?;
     }
     root.present()?;
-    Ok(true)
+    Ok(())
 }
 
 /// The labels of a logarithmic axis: 1, 2 and 5 times powers of ten. An axis shorter than a factor
