@@ -96,8 +96,8 @@ impl AlertScope {
         self.inner.is_some() || self.vlan.is_some() || self.interface.is_some()
     }
 
-    /// Whether the packet `inside` a tunnel belongs to the flow `key`, and the VLAN tags are those
-    /// of the alert. `outer`: the tags of the frame around the tunnel, which come first.
+    /// Whether the packet `inside` a tunnel belongs to the flow `key`, and the VLAN tags match the
+    /// scope. `outer`: the tags of the frame around the tunnel, which come first.
     fn is_inside(&self, key: FlowKey, outer: &VlanStack, inside: &InnerPacket<'_>) -> bool {
         is_of(key, &inside.parsed) && self.has_vlan([outer, &inside.parsed.vlan])
     }
@@ -205,7 +205,7 @@ impl ScopeFilter {
 }
 
 /// Whether a frame that the alert's dump selects has the direction and the ICMP type and code of
-/// the alert's frame, as far as the alert has these. The caller compares the stamps.
+/// the alert's frame, as far as alert and frame have these. The caller compares the stamps.
 pub(crate) fn is_alerted(alert: &Alert, link_type: LinkType, data: &[u8]) -> bool {
     let Some(tuple) = alert.tuple else {
         return true;

@@ -1,7 +1,7 @@
 //! The analyzer passes each record of the ring at most once. It misses records that the ring
 //! overwrites first, and after a stop it may leave live records unread. If shards have no readers,
-//! the analyzer hands the packets to a shard, which tries the trigger rules. The analyzer gives
-//! hits to the director, and passes the director's orders on to the dumper.
+//! the analyzer usually hands the packets to a shard, which tries the trigger rules. The analyzer
+//! gives hits to the director, and passes the director's orders on to the dumper.
 //!
 //! The analyzer also moves the director's clock, in ring time (`control/ring_time.rs`). Offline the
 //! clock is the highest ring time seen; it moves packet by packet, so that a window ends after the
@@ -427,7 +427,7 @@ impl Core {
             self.received.resize(interface + 1, 0);
         }
         self.start_ns = self.start_ns.min(packet.time_ns);
-        // A window that closes from here to the next packet ends before this record.
+        // A window that closes while this record is processed ends before this record.
         self.position = record;
         self.account_before(packet);
         // Alerts that are due at the packet's time act first, before the director's clock moves to
@@ -642,7 +642,7 @@ impl Core {
         self.closed.add(id, window, ends, clock_ns);
     }
 
-    /// For each producer, the number of the first record that does not belong to a window that
+    /// For each producer, the number of the first record that can no longer belong to a window that
     /// closes now.
     fn ends(&self) -> Vec<u64> {
         if !self.live {

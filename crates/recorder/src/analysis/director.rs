@@ -212,7 +212,7 @@ pub(crate) struct Director<K> {
     /// Rules whose past is being scanned. No clock closes their dumps until the scan has passed the
     /// ends of their windows, because earlier packets of the scan may join these dumps.
     pub(crate) scanned: HashSet<usize>,
-    /// Removed rules with unfinished dumps.
+    /// Removed rules with dumps that `places` still counts.
     gone: HashSet<usize>,
     /// Single rules that have started their dump, and were not enabled again.
     fired: HashSet<usize>,
@@ -315,7 +315,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             return Some(self.act(hit, orders));
         }
         // A hit inside an open window of its rule and expression need not wait: the window closes
-        // after the hit would act, unless a limit of packets or bytes ends the dump.
+        // after the hit would act, unless a limit or the ends of flows end the dump.
         let open = self.belongs_to_open(&hit);
         if open.is_none() {
             let mut order = hit.order;

@@ -3,8 +3,8 @@
 //! The thread that derives dump expressions, usually the analyzer, calls the dump function for hits
 //! without a separate template. The dumper calls the resulting predicates, usually with many
 //! packets at a time. Both use one Lua state, whose mutex is locked for one call. So the first
-//! thread usually waits for one chunk of the dumper, or once for a call that runs into its time
-//! limit.
+//! thread seldom waits longer than for one chunk of the dumper, or once for a call that runs into
+//! its time limit.
 
 use std::{
     collections::HashMap,

@@ -33,8 +33,8 @@ pub(crate) struct OpenWindow {
     pub(crate) predicate: DumpPredicate,
     /// Whether a limit of packets or bytes may end the window early.
     pub(crate) is_limited: bool,
-    /// Number of packets that arrived after the window was closed, and that the dump's filter would
-    /// select or may select. Live the dumper reads this number when it judges the dump.
+    /// Number of packets of the window that arrived after its close, and that the dump's filter
+    /// would select or may select. Live the dumper reads this number when it judges the dump.
     pub(crate) late: Arc<AtomicU64>,
 }
 
@@ -42,8 +42,8 @@ pub(crate) struct OpenWindow {
 #[derive(Debug)]
 pub(crate) struct ClosedWindows {
     windows: VecDeque<ClosedWindow>,
-    /// When windows were closed: their latest end, and the latest time up to which one was open, ns
-    /// of ring time. `None`: no window was closed.
+    /// Of all closed windows: the latest end, and the latest time up to which one was open, ns of
+    /// ring time. `None`: no window was closed.
     to_ns: Option<(i64, i64)>,
     /// Maximum number of `windows`.
     kept: usize,

@@ -42,7 +42,7 @@ pub(crate) struct DirectorDump<K> {
     /// Live: the window closes at this time of the monotonic clock, ns, at the latest, unless the
     /// dump is frozen ([`DirectorDumps::freeze`]).
     pub(crate) deadline_ns: i64,
-    /// The reason why the window ended early, if not the end of the recording.
+    /// Set if the ends of flows have shortened the window.
     pub(crate) clip: Option<Clip>,
     /// The dump's flows that have not ended, and their last hits, ns. `None`: the dump has hits
     /// without a flow or more than [`FLOWS_MAX`] flows, and ends with its window.

@@ -109,7 +109,8 @@ pub(crate) struct PreparedFilter {
     pub(crate) filter: Filter,
     pub(crate) mode: FilterMode,
     tried: Vec<LinkType>,
-    /// Link types for which libpcap refused the filter, and the reason, until they are reported.
+    /// Link types for which libpcap refused the filter, and the reason. [`Self::take_notices`]
+    /// takes these.
     pub(crate) refused: Vec<(LinkType, String)>,
 }
 

@@ -3,9 +3,9 @@
 //!
 //! A shard runs in the thread of its caller, and gets packets and times from its caller. It may
 //! move to another thread between two calls. It first tests up to 64 packets together to find the
-//! packets of interest, and then inspects each packet of interest. Most packets match no rule and
-//! are no fragments. The hits do not depend on the thread. The implementation of `Findings` decides
-//! what happens to the hits.
+//! packets of interest, and then inspects each packet of interest. Usually most packets match no
+//! rule and are no fragments. The hits do not depend on the thread. The implementation of
+//! `Findings` decides what happens to the hits.
 
 use std::{
     collections::BTreeMap,

@@ -29,8 +29,8 @@ use crate::{
     dump::{dump_alerts::oddity, order::DumperMessage},
 };
 
-/// Live, the recorder refuses an alert whose stamp is further ahead of the clock than this, ns: the
-/// clock of the IDS is wrong. A stamp that the clock has shown before a step is not ahead.
+/// Live, the recorder refuses an alert whose stamp is further ahead of the clock than this, ns: one
+/// of the two clocks is wrong. A stamp that the clock has shown before a step is not ahead.
 const AHEAD_MAX_NS: i64 = 10_000_000_000;
 /// Live, maximum number of alerts that wait at once. Beyond this number the recorder refuses the
 /// alert with the latest time. An alert takes about 1 KiB.

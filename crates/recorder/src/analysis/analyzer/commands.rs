@@ -29,8 +29,8 @@ const KEYS: usize = 256;
 /// Maximum number of keys that the analyzer remembers of commands that trigger a rule.
 const KEYS_OF_RULES: usize = 4096;
 
-/// The dumps of the last triggers with a key, by key. A client that repeats a command with the same
-/// key gets the same dump.
+/// The dumps of the last triggers with a key, by key. A client that repeats a command with one of
+/// these keys gets the same dump.
 #[derive(Debug)]
 pub(super) struct TriggerKeys {
     dumps: HashMap<String, u64>,

@@ -216,7 +216,8 @@ impl Core {
         }
     }
 
-    /// Hands the packets of a batch to the shard. Live, checks clocks and commands in between.
+    /// Hands the packets of a batch to the shard. Live, only if it needs packets, and checks clocks
+    /// and commands in between.
     fn analyze_with(&mut self, (slot, shard): (&ShardSlot, &mut Shard), batch: &Batch<'_>) {
         slot.refresh(shard, &mut HitQueue::default());
         let end = batch.first + batch.len() as u64;

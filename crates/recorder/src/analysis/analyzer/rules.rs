@@ -17,8 +17,8 @@ use crate::{
     start::rules::NO_PACKET,
 };
 
-/// Bytes of packets from files between two accounts of dump costs. One account takes tens of
-/// microseconds, which is little for this number of bytes.
+/// Bytes of packets from files between two accounts of dump costs. One account usually takes tens
+/// of microseconds, which is little for this number of bytes.
 const STRETCH_BYTES: u64 = 256 << 10;
 
 impl Core {
@@ -187,7 +187,7 @@ impl Core {
         }
     }
 
-    /// Notes that `packets` packets of a producer are not analyzed. Their times are between the
+    /// Notes that `packets` packets of a producer are not analyzed, usually with times between the
     /// producer's last batch and `time_ns` of ring time. Returns the number of packets that a rule
     /// might have matched.
     pub(super) fn miss(&mut self, producer: usize, time_ns: i64, packets: u64) -> u64 {

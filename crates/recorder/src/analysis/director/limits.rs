@@ -18,8 +18,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.bytes.set_rules([(ALERT, is_expected)].into_iter());
     }
 
-    /// Shards find no more hits of the removed rule. Forgets the rule now, or later when its dumps
-    /// are finished.
+    /// Later hits of the removed rule have no effect. Forgets the rule now, or later when `places`
+    /// counts none of its dumps.
     pub(crate) fn forget_rule(&mut self, rule: usize) {
         self.gone.insert(rule);
         self.fired.remove(&rule);
