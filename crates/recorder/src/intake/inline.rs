@@ -4,16 +4,16 @@
 //! source is dry. If the shard has analyzed all earlier packets, it analyzes a plain burst in hand.
 //! The frames are then usually in a cache. Reading frames of 1514 bytes back from the ring takes
 //! longer than trying a filter. So the shard also analyzes a burst in hand if only few packets
-//! wait, as a rest of AF_PACKET leaves, until about 50 µs after the first group of 64 packets.
-//! Otherwise the shard reads the ring, which is the long queue. The unanalyzed packets of the ring
-//! are the *backlog*. While there is a backlog, the inserter neither sleeps nor waits in poll(2).
-//! During the analysis for a dry source, it checks for more packets about every 50 µs, but not
-//! before the current group of at most 64 packets is analyzed.
+//! wait, as AF_PACKET leaves while it rests, until about 50 µs after the first group of at most 64
+//! packets. Otherwise the shard reads the ring, which is the long queue. The unanalyzed packets of
+//! the ring are the *backlog*. While there is a backlog, the inserter neither sleeps nor waits in
+//! poll(2). During the analysis for a dry source, it checks for more packets about every 50 µs,
+//! but not before the current group of packets is analyzed.
 //!
 //! The ring may overwrite packets of the backlog, as for any reader; these packets are counted as
 //! missed. The source loses packets if storing alone is too slow, or if one group of packets takes
-//! too long to analyze. A source that is never dry would get no analysis at all. So after
-//! [`NEVER_DRY_NS`] the inserter analyzes for up to [`TURN_NS`] each time when it has stored half
+//! too long to analyze. A source that is never dry might get no analysis at all. So after
+//! [`NEVER_DRY_NS`] the inserter analyzes for about [`TURN_NS`] each time when it has stored half
 //! of its share of the ring.
 //!
 //! By default, if the inserter is overloaded ([placement](super::placement)) and a CPU is free, the
@@ -137,7 +137,7 @@ pub(crate) struct InHand<'a> {
     /// Whether packets may wait at the queue that lends the burst
     /// ([`Queue::has_more`](retroscope_capture::Queue::has_more)).
     pub(crate) is_followed: &'a dyn Fn() -> bool,
-    /// Whether more packets may wait there than a rest leaves
+    /// Whether more packets may wait there than an engine leaves while it rests
     /// ([`Queue::is_behind`](retroscope_capture::Queue::is_behind)).
     pub(crate) is_behind: &'a dyn Fn() -> bool,
 }

@@ -1,11 +1,11 @@
 //! The rule that decides where packets are analyzed: in the inserter's thread, or in a thread that
 //! reads the ring.
 //!
-//! Inline costs least: the frames are in the cache, and no other thread is woken. R-Scope's lemma 1
-//! (section 2.1) says when inline is the better design, from rates that are known in advance. Here
-//! no rate is known. So by default an inserter analyzes its packets as long as it keeps up. If it
-//! does not keep up and a CPU is free, a thread takes over, with the ring as its long queue.
-//! `docs/dev/analyzers.md` compares the rule with the lemma.
+//! Inline usually costs least: frames are in the cache, and no other thread is woken. R-Scope's
+//! lemma 1 (section 2.1) says when inline is the better design, from rates that are known in
+//! advance. Here no rate is known. So by default an inserter analyzes its packets as long as it
+//! keeps up. If it does not keep up and a CPU is free, a thread takes over, with the ring as its
+//! long queue. `docs/dev/analyzers.md` compares the rule with the lemma.
 //!
 //! **Overload.** An inserter is *dry* when its source has no packets and no packets are left for
 //! the inserter to analyze. An inserter is overloaded if it was not dry for more than

@@ -78,7 +78,7 @@ struct Rig {
     slots: Arc<ShardSlots>,
     /// Whether the source has more packets after the burst in hand.
     is_followed: bool,
-    /// Whether the source has more packets than a rest leaves.
+    /// Whether the source has more packets than an engine leaves while it rests.
     is_behind: bool,
 }
 
@@ -265,7 +265,8 @@ fn a_source_that_has_more_packets_is_emptied_first() {
     assert_eq!(rig.slots.of(0).promised_ns(), i64::MAX);
 }
 
-/// After a rest, bursts are analyzed in hand although more packets wait, unless this takes long.
+/// After a rest of the engine, bursts are analyzed in hand although more packets wait, unless this
+/// takes long.
 #[test]
 fn bursts_that_a_rest_left_are_analyzed_in_hand() {
     let mut rig = Rig::new();
@@ -371,9 +372,8 @@ fn a_backlog_that_lasts_goes_to_the_analyzer() {
     assert!(!rig.is_inline());
 }
 
-/// If the engine cannot tell whether packets wait, the inserter analyzes no burst in hand, only
-/// packets of the ring. If it analyzes all of these in each step, it has no lasting backlog, and
-/// keeps the shard.
+/// The engine cannot tell whether packets wait. If the inserter analyzes all of its backlog in each
+/// step, it has no lasting backlog, and keeps the shard.
 #[test]
 fn an_engine_that_cannot_tell_is_no_overload() {
     let mut rig = Rig::new();

@@ -1,10 +1,10 @@
 //! Writes frames into the ring, and counts stored, filtered and lost frames.
 //!
-//! Most bursts are *plain*: one interface, no tag to restore, nothing to truncate. That is decided
-//! for all frames of a burst, or of a part of a burst, together. Plain frames go to the ring in one
-//! loop. With a capture filter or shedding, each run of frames to keep has one loop. If frames have
-//! tags to restore, copies with tags are made, and the copies are plain. The frames of other bursts
-//! are processed individually.
+//! Bursts are usually *plain*: one interface, no tag to restore, nothing to truncate. That is
+//! decided for all frames of a burst, or of a part of a burst, together. Plain frames go to the
+//! ring in one loop. With a capture filter or shedding, each run of frames to keep has one loop. If
+//! frames have tags to restore, copies with tags are made, and the copies are plain. The frames of
+//! other bursts are processed individually.
 
 use std::cell::Cell;
 

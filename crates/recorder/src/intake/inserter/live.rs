@@ -85,7 +85,7 @@ pub(crate) struct LiveInserter {
 }
 
 impl LiveInserter {
-    /// `intakes`: at least one. Several queues have [`Queue::wait_terms`].
+    /// `intakes`: at least one; if several, each queue has [`Queue::wait_terms`].
     ///
     /// [`Queue::wait_terms`]: retroscope_capture::Queue::wait_terms
     pub(crate) fn new(mut intakes: Vec<QueueIntake>, mut producer: Producer) -> Self {

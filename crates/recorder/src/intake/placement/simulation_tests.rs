@@ -273,7 +273,7 @@ fn is_whole(end: &End) -> bool {
     (end.dropped, end.lapped) == (0, 0)
 }
 
-/// (1): analyzing inline costs less. It is the right place if it keeps up.
+/// Case (1) of the lemma: analyzing inline costs less. It is the right place if it keeps up.
 #[test]
 fn case_1_inline_costs_less() {
     for costs in [SHORT, LONG] {
@@ -290,10 +290,10 @@ fn case_1_inline_costs_less() {
     }
 }
 
-/// (2): the source's buffer holds the packets that arrive while one packet is analyzed. In that
-/// case the lemma has no drops, because its single thread fetches everything before it analyzes the
-/// next packet, with an unlimited queue. The queue of a real inserter is the ring, which is
-/// limited.
+/// Case (2): the source's buffer holds the packets that arrive while one packet is analyzed. In
+/// that case the lemma has no drops, because its single thread fetches everything before it
+/// analyzes the next packet, with an unlimited queue. The queue of a real inserter is the ring,
+/// which is limited.
 #[test]
 fn case_2_a_burst_that_the_source_holds_is_no_overload() {
     let load = Load {
@@ -345,7 +345,7 @@ fn case_2_at_a_rate_that_is_too_much_for_ever() {
     assert!((1..=3).contains(&auto.changes));
 }
 
-/// (3): the source's buffer holds almost nothing, and more packets arrive than one thread can
+/// Case (3): the source's buffer holds almost nothing, and more packets arrive than one thread can
 /// analyze. The lemma says inline, because a thread analyzes fewer packets. That is true. But
 /// packets that a thread does not analyze are stored, and a dump may have these packets; packets
 /// that an inserter drops are lost.
@@ -374,7 +374,7 @@ fn case_3_inline_sees_more_and_a_thread_keeps_more() {
     }
 }
 
-/// (4): the source's buffer holds almost nothing, bursts exceed the inserter's rate, and the
+/// Case (4): the source's buffer holds almost nothing, bursts exceed the inserter's rate, and the
 /// average does not. A thread is better, says the lemma, from rates that it knows in advance. The
 /// rule learns this in the first burst that lasts. In shorter bursts it loses as much as inline.
 #[test]
