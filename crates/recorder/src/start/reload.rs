@@ -111,9 +111,9 @@ impl RecorderHandle {
     /// either the old rules or the new rules. May take as long as compiling the new rules.
     ///
     /// # Errors
-    /// [`CommandError`]: nothing has changed, except after [`CommandError::Late`]: the change will
-    /// happen. `Refused`: for example, a rule of the configuration has the name of a different rule
-    /// that a command added, or scripts differ.
+    /// [`CommandError`]: nothing has changed, except after [`CommandError::Late`] (the change will
+    /// happen) or with `when_full` [`Mode::Wait`](retroscope_ring::Mode::Wait). `Refused`: for
+    /// example, a rule has the name of a different rule that a command added, or scripts differ.
     pub fn reload(&self, config: &Config) -> Result<ReloadOutcome, CommandError> {
         self.check_live()?;
         let mut configured = lock(&self.rules.configured);
