@@ -448,7 +448,6 @@ impl Core {
         self.live && self.slots.placement == AnalysisPlacement::Inserters && !self.has_deadline()
     }
 
-    /// Checks clocks and commands.
     fn check_clocks_and_commands(&mut self, now: Moment, promised_ns: Option<i64>) {
         self.pulse.beat();
         self.take_hits();

@@ -147,8 +147,8 @@ impl FlowReceiver {
         self.ended.recv_timeout(timeout)
     }
 
-    /// Takes the receiver of the traffic of flows, in slices of about a second from each shard. Any
-    /// thread may use the receiver; only the first call returns the receiver. Without
+    /// Takes the receiver of the traffic of flows, usually in slices of about a second from each
+    /// shard. Any thread may use the receiver; only the first call returns the receiver. Without
     /// [`TrackerConfig::top`], and from files, no slices arrive.
     pub fn take_slices(&mut self) -> Option<Receiver<TopSlice>> {
         self.slices.take()

@@ -341,7 +341,7 @@ impl LuaState {
 pub(crate) struct ScriptPredicate {
     pub(crate) state: LuaState,
     pub(crate) function: Arc<retroscope_script::LuaPredicate>,
-    /// Describes the selected packets to people; equal names mean equal predicates.
+    /// Describes the selected packets to people. Predicates with equal names count as equal.
     pub(crate) name: Arc<str>,
 }
 

@@ -109,8 +109,7 @@ pub(crate) struct PreparedFilter {
     pub(crate) filter: Filter,
     pub(crate) mode: FilterMode,
     tried: Vec<LinkType>,
-    /// Link types for which libpcap refused the filter, and the reason. [`Self::take_notices`]
-    /// takes these.
+    /// Link types for which libpcap refused the filter, with reasons, until [`Self::take_notices`].
     pub(crate) refused: Vec<(LinkType, String)>,
 }
 

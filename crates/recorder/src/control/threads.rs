@@ -60,7 +60,7 @@ pub(crate) struct ShardCounters {
     /// them, as far as known.
     pub(crate) missed: AtomicU64,
     /// The longest time between two readings of the clock while packets were analyzed, since
-    /// [`Self::take_longest_ns`], ns. Slow packets are analyzed one at a time.
+    /// [`Self::take_longest_ns`], ns. If packets are slow, the clock is soon read more often.
     pub(crate) longest_ns: AtomicI64,
     /// The largest result of [`Self::take_longest_ns`] until now, ns.
     longest_before_ns: AtomicI64,

@@ -3,8 +3,8 @@
 //!
 //! A thread that writes dumps may need a capability, as root does for another user's directory.
 //! Live, the dumper's thread keeps its capabilities too, although it tries dump filters on packets.
-//! The threads that receive packets, try triggers or make machine code need no capability: their
-//! sources are open, and they write nothing.
+//! The threads that receive packets, try triggers or make machine code usually need no capability:
+//! their sources are open, and they write nothing.
 
 use std::{
     io,

@@ -29,9 +29,9 @@ pub struct ManualTrigger {
     /// The trigger's request.
     pub request: TriggerRequest,
     /// Name of a rule: the trigger is a hit of this rule, with the window and limits of `request`.
-    /// The counts of the rule include the hit. The hit starts no dump if its whole window is before
-    /// the recording, or in the time whose packets were overwritten. Keys of such triggers are
-    /// separate; the last 4,096 are remembered. `None`: no rule.
+    /// [`RuleHits`](crate::RuleHits) counts a hit that starts or joins a dump. No dump starts if
+    /// the hit's whole window is before the recording, or in the time whose packets were
+    /// overwritten. Such triggers have separate keys, of which 4,096 are kept. `None`: no rule.
     pub rule: Option<String>,
     /// Ring-wide number of the interface that replaces `$iface` in the request's expression.
     /// Ignored if `flow` is given.

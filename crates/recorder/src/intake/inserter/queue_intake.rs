@@ -492,8 +492,8 @@ impl QueueIntake {
         self.counters.set_engine(reading);
     }
 
-    /// The queue has ended, with or without an error. Reports what is no longer recorded, if other
-    /// queues go on.
+    /// The queue has ended, with or without an error. After an error, reports what is no longer
+    /// recorded, if other queues go on.
     pub(super) fn ended(&mut self) {
         let Some(error) = &self.error else {
             if !self.parts.common.control.stopping() {

@@ -1,8 +1,8 @@
 //! Judges the stamps of frames ([`Sequence`]). From files, keeps frames until later frames decide.
 //!
 //! A packet that is older than the hold time allows is either late or follows a step. The packets
-//! after it decide. A file can be read on until that is decided, so that each of its packets is
-//! stored in its right place, unless more than [`WAITING_BYTES_MAX`] bytes wait. Waiting
+//! after it decide. A file can be read on until that is decided, so that its packets are usually
+//! stored in the right place, unless more than [`WAITING_BYTES_MAX`] bytes wait. Waiting
 //! frames are copied, because an engine lends one burst at a time. Live, frames do not wait:
 //! packets that arrive before a step is believed are stored as late.
 
