@@ -9,7 +9,7 @@
 //! repeat exactly.
 //!
 //! - Offline a hit that belongs to no open dump usually waits until the clock has passed the hit by
-//!   the hold time. So hits act in order of (time, source, record) although the input may be out of
+//!   the hold time. So hits usually act in order of (time, source, record) if the input is out of
 //!   order. Live, or if the hold time is 0, a hit acts at once.
 //! - A dump is *open* from its trigger until its window closes, normally when the clock passes `to`
 //!   plus the hold time. A hit of the same rule, expression and window from `from` to `to` starts

@@ -35,9 +35,9 @@ const EXEMPTED: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Marks {
     flows: MarkedFlows,
-    /// Filters of the open dumps, without empty filters and filters for which an inserter would
-    /// wait for libpcap. `open` is the number of filters in `dumps`. Its accesses are `Relaxed`,
-    /// because no other access depends on the number.
+    /// Filters of the open dumps, except filters that select no particular flow, or for which an
+    /// inserter would wait for libpcap. `open` is the number of filters in `dumps`. Its accesses
+    /// are `Relaxed`, because no other access depends on the number.
     dumps: Mutex<Rules>,
     open: AtomicUsize,
 }

@@ -565,8 +565,8 @@ pub fn planned_buckets(config: &Config, threads: usize) -> Option<(usize, usize)
 
 fn ring_config(config: &Config, threads: usize, now: Now) -> RingConfig {
     let producers = if config.offline { 1 } else { threads };
-    // The ring of files has exactly the configured size, because results depend on the size. Live,
-    // the index gets a part of the configured size, unless that size is too small for an index.
+    // The ring of files has the configured size in whole buckets, because results depend on it.
+    // Live, the index gets a part of that size, unless the size is too small for an index.
     let bytes = match config.offline {
         true => config.ring_bytes,
         false => ring_bytes(config.ring_bytes),

@@ -40,7 +40,7 @@ use crate::{
 /// only for alerts.
 pub const NO_PACKET: &str = "less 0";
 
-/// Commands and reloads add no rule beyond this number of rules.
+/// Commands and reloads do not raise the number of rules beyond this number.
 const RULES_MAX: usize = 16_384;
 /// Maximum bytes of the texts of rules that commands added or changed. The memory of a rule is 30
 /// to 240 times its text. The factor is large for short texts, and for texts other than lists.

@@ -62,8 +62,8 @@ impl Member {
 
 /// The inserter of one live queue or, with `capture-threads`, of several queues.
 ///
-/// The queues of one inserter share a producer, whose watermark is the smallest of the queues that
-/// have not ended. An inserter of several queues runs no shard. It stores each queue's packets
+/// The queues of one inserter share a producer. Its watermark follows the smallest of the queues
+/// that have not ended. An inserter of several queues runs no shard. It stores each queue's packets
 /// until the queue is dry, or for [`PUBLICATION_PERIOD_NS`], and then those of the next queue.
 #[derive(Debug)]
 pub(crate) struct LiveInserter {
