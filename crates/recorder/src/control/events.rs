@@ -148,7 +148,7 @@ impl Export {
 }
 
 /// Missed events of each kind. Only the events are lost: [`crate::RecorderSummary`] lists the last
-/// 10,000 dumps, and counts all earlier dumps.
+/// 10,000 finished dumps, and counts the dumps that finished before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Missed {
     /// Dumps that were started.
@@ -282,8 +282,8 @@ impl Events {
     }
 
     /// Sends an event. If the event would overwrite an event that the [holding](Subscription::hold)
-    /// listener has not read, waits up to 10 ms. Does not wait if the listener has read nothing
-    /// since the last wait in vain.
+    /// listener has not read, waits about 10 ms at most. Does not wait if the listener has read
+    /// nothing since the last wait in vain.
     pub(crate) fn tell_patiently(&self, event: RecorderEvent) {
         self.tell_within(event, PATIENCE_LOOKS);
     }
@@ -364,10 +364,10 @@ impl Subscription {
         self.cursor.next()
     }
 
-    /// Makes the analyzer wait for this listener, up to 10 ms an event, before it overwrites events
-    /// that the listener has not read; other senders overwrite. This is for a listener that writes
-    /// events to a file. If the listener waits for flows, it is woken when half of the kept events
-    /// are unread. Returns `false` if the analyzer waits for another listener.
+    /// Makes the analyzer wait for this listener, up to about 10 ms an event, before it overwrites
+    /// events that the listener has not read; other senders overwrite. This is for a listener that
+    /// writes events to a file. If the listener waits for flows, it is woken when half of the kept
+    /// events are unread. Returns `false` if the analyzer waits for another listener.
     pub fn hold(&mut self, flows: FlowWaker) -> bool {
         let holds = self.log.feed.hold(&mut self.cursor);
         if holds {

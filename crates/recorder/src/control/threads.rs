@@ -32,7 +32,7 @@ pub struct ThreadStatus {
     pub analysis: Option<AnalysisLedger>,
 }
 
-/// What happened to the packets of one shard: `stored = analyzed + missed + unread`.
+/// What happened to the packets of one shard: usually `stored = analyzed + missed + unread`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnalysisLedger {
     /// Packets that were analyzed, or skipped because no hits are wanted.

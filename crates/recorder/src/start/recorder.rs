@@ -114,7 +114,7 @@ pub struct RecorderStatus {
     /// The history goal, and the bytes of each direction that flows keep for it (`None`: all
     /// bytes). `None`: no goal.
     pub history_goal: Option<(Duration, Option<u64>)>,
-    /// Packets published. The reading ledger of one moment: `stored = analyzed + lapped + unread`.
+    /// Packets published. The reading ledger: usually `stored = analyzed + lapped + unread`.
     pub stored: u64,
     /// Packets that were analyzed, or skipped because no hits are wanted.
     pub analyzed: u64,
@@ -172,7 +172,7 @@ pub struct RecorderStatus {
 pub struct RecorderSummary {
     /// Every source's intake ledger.
     pub sources: Vec<SourceSnapshot>,
-    /// Packets published. The reading ledger: `stored = analyzed + lapped + unread`.
+    /// Packets published. The reading ledger: usually `stored = analyzed + lapped + unread`.
     pub stored: u64,
     /// Packets that were analyzed, or skipped because no hits are wanted.
     pub analyzed: u64,
@@ -197,13 +197,13 @@ pub struct RecorderSummary {
     pub modules: Vec<ModuleStatus>,
     /// Outcomes of IDS alerts.
     pub alerts: AlertCounts,
-    /// The last 10,000 dumps, in the order of triggers.
+    /// The last 10,000 finished dumps, in the order of triggers.
     pub dumps: Vec<DumpReport>,
     /// Counts of the dumps that finished before the dumps in `dumps`.
     pub dumps_before: DumpCounts,
     /// See [`RecorderStatus::post`].
     pub post: Option<PostCounts>,
-    /// Sources that ended by an error.
+    /// Errors that ended sources or queues; after [`Recorder::abandon`] none.
     pub errors: Vec<SourceError>,
     /// Whether a thread for which [`Recorder::join`] waited panicked: a bug.
     pub panicked: bool,

@@ -111,9 +111,9 @@ impl RecorderHandle {
     /// either the old rules or the new rules. May take as long as compiling the new rules.
     ///
     /// # Errors
-    /// [`CommandError`]: nothing has changed, except after [`CommandError::Late`] (the change will
-    /// happen) or with `when_full` [`Mode::Wait`](retroscope_ring::Mode::Wait). `Refused`: for
-    /// example, a rule has the name of a different rule that a command added, or scripts differ.
+    /// [`CommandError`]: nothing has changed, except after [`CommandError::Late`] (then the rules
+    /// usually change) or with `when_full` [`Mode::Wait`](retroscope_ring::Mode::Wait). `Refused`:
+    /// for example, a rule has the name of another rule that a command added, or scripts differ.
     pub fn reload(&self, config: &Config) -> Result<ReloadOutcome, CommandError> {
         self.check_live()?;
         let mut configured = lock(&self.rules.configured);
@@ -155,7 +155,7 @@ impl RecorderHandle {
         let edits = removed.chain(wanted).collect();
         let default = default.map(RuleChange::Default);
         let done = self.edit(rules, edits, default, settings_of_rules);
-        // After `Late`, the analyzer will carry out the change.
+        // After `Late`, the analyzer usually carries out the change.
         if !matches!(done, Ok(()) | Err(CommandError::Late)) {
             return done.map(|()| told);
         }

@@ -498,8 +498,8 @@ impl RecorderHandle {
     /// of another expression are counted from 0, and are not held off because of earlier dumps.
     ///
     /// # Errors
-    /// [`CommandError`], and then the rule is as it was, except after `Late`: the change will
-    /// happen. `Filter`: the expression, or the dump expression, does not compile for any source.
+    /// [`CommandError`], and then the rule is as it was, except after `Late`: it usually
+    /// changes. `Filter`: the expression, or the dump expression, does not compile for any source.
     /// `RuleExists`: the condition is `New`, and the rule exists. `RuleChangedBefore`: another
     /// condition is false, and the rule is not yet as requested.
     pub fn put_rule(
@@ -585,7 +585,7 @@ impl RecorderHandle {
     /// rules.
     ///
     /// # Errors
-    /// [`CommandError`]; after [`CommandError::Late`] the change will still happen.
+    /// [`CommandError`]; after [`CommandError::Late`] the change usually still happens.
     pub(super) fn edit(
         &self,
         mut rules: MutexGuard<'_, RuleTable>,

@@ -1,5 +1,5 @@
-//! How often the analyzer reads the clock. Also limits reports of refused hits and unseen packets
-//! to about ten a minute. A summary once a minute counts the rest.
+//! How often the analyzer reads the clock. Also limits reports of refused hits to about ten
+//! a minute, and of unseen packets to one. A summary once a minute counts the other refused hits.
 
 use crate::{
     analysis::chunk::MANY,
