@@ -43,7 +43,7 @@ impl Instruction {
         Self::new(op::RET_K, 0, 0, k)
     }
 
-    /// Whether this is a jump with a condition and two targets.
+    /// Whether this is a jump with two targets: any code of class `BPF_JMP` except `ja`.
     #[must_use]
     pub const fn is_conditional(&self) -> bool {
         self.code & 0x07 == 0x05 && self.code != op::JA
@@ -90,8 +90,8 @@ pub fn is_known(code: u16) -> bool {
 /// Scratch memory words of a program (`BPF_MEMWORDS`).
 pub const MEMORY_WORDS: usize = 16;
 
-/// Absolute loads at or above this offset read ancillary data instead of the packet (`SKF_AD_OFF`
-/// of `linux/filter.h`).
+/// In live filters, absolute loads at or above this offset read ancillary data instead of the
+/// packet (`SKF_AD_OFF` of `linux/filter.h`).
 pub const ANCILLARY: u32 = 0xffff_f000;
 /// Ancillary offset of the packet type (`SKF_AD_PKTTYPE`).
 pub const ANCILLARY_PACKET_TYPE: u32 = ANCILLARY + 4;
