@@ -57,7 +57,7 @@ impl LabelTemplate {
     /// unchanged.
     ///
     /// # Errors
-    /// A message if none of these words is before a placeholder, or if there are two interfaces.
+    /// A message if a placeholder is not directly after one of these words; also for two interfaces.
     pub fn new(text: &str) -> Result<Self, String> {
         let mut places: Vec<Placeholder> = Vec::new();
         let mut from = 0;

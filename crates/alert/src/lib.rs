@@ -41,7 +41,7 @@ pub struct Alert {
     /// If the packet is in a tunnel: the ends of the packet on the wire.
     pub tunnel: Option<Tuple>,
     /// VLAN identifiers, outer to inner. In a tunnel the identifiers of the outer packet come
-    /// before those of the inner packet. `None` if the line does not contain identifiers.
+    /// before those of the inner packet. `None` if the line has no valid `vlan`.
     pub vlan: Option<Vec<u16>>,
     /// The IDS's name of the interface that received the packet.
     pub in_iface: Option<String>,
@@ -67,7 +67,7 @@ pub struct Tuple {
     /// The receiver.
     pub dst: IpAddr,
     /// Source and destination port of TCP, UDP and SCTP. `None` for other protocols, and if the
-    /// line has no ports or only zeros, for example for fragments.
+    /// line lacks a port or has only zeros, for example for fragments.
     pub ports: Option<(u16, u16)>,
 }
 
@@ -128,7 +128,7 @@ pub enum ParsedLine {
         /// The line began with the first part of another line, which is lost.
         after_torn: bool,
     },
-    /// A whole line that is not an alert, or an empty line.
+    /// An empty line, or text in braces without an alert.
     Ignored,
     /// A part of a line, or text that is not a line of an IDS.
     Torn,

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-/// A time, ns since the epoch. Accepts ISO 8601 with any offset (`2026-11-28T05:00:00.123456+0000`,
+/// A time, ns since the epoch. Accepts date, time and offset (`2026-11-28T05:00:00.123456+0000`,
 /// `…Z`), and seconds since the epoch with or without a fraction. `None` if the text is not a time,
 /// or the time does not fit into 64 bits.
 #[must_use]
