@@ -9,7 +9,7 @@ impl Schema {
     /// The faults of a value, with their positions.
     ///
     /// # Panics
-    /// If the schema has an unknown keyword or pattern, or for some values of a wrong type.
+    /// If the schema for the value has an unknown keyword or pattern. Also for some wrong types.
     pub(crate) fn faults(&self, value: &Value) -> Vec<String> {
         let mut faults = Vec::new();
         validate(&self.0, value, "", &mut faults);
