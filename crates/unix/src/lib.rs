@@ -6,7 +6,7 @@
 //! | `location` | where a path leads, without trust in the users who can change it |
 //! | `file`, `directory`, `socket` | make a file, directory or socket for another user; `file` also opens existing files |
 //! | `peer` | user, process and groups of a client: unix(7), credentials(7) |
-//! | `sys` | two requests to the kernel that rustix does not have |
+//! | `sys` | requests to the kernel that rustix does not have, or not in the needed form |
 
 mod directory;
 mod file;
@@ -25,7 +25,7 @@ pub use peer::{Peer, uid_of};
 pub use socket::{Bind, BoundSocket, Notifier, SocketFile};
 pub use sys::close_from;
 
-/// The user and group that something is made for; `None`: those of this process.
+/// The user and group that something is made for; `None`: usually those of this process.
 pub type Owner = (Option<Uid>, Option<Gid>);
 
 /// The user who called sudo (`SUDO_UID`, `SUDO_GID`), if this process is root by sudo.

@@ -107,7 +107,7 @@ impl PathWalk {
     ///
     /// # Errors
     /// `NOENT`: nothing has this name. `NOTDIR`: a file that is neither a directory nor a link has
-    /// the name. Other errors of the system also pass through.
+    /// the name. `LOOP`: too many links. Other errors of the system also pass through.
     pub(crate) fn enter(&mut self, name: &OsStr) -> Result<(), Errno> {
         // Only with O_DIRECTORY does O_PATH mount what autofs(5) mounts on demand.
         match openat(&self.at, name, LOOK | OFlags::DIRECTORY, Mode::empty()) {
