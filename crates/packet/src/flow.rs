@@ -125,10 +125,10 @@ fn link_flow(parsed: &Parsed) -> FlowKey {
 }
 
 /// The key that a fragment, first or later, shares with the other fragments of its packet. `None`
-/// for whole packets.
+/// if the parsed headers show no fragment.
 ///
-/// [`flow_of`] gives the flow of a first fragment. A caller that stores the flow under the fragment
-/// key can recognise the later fragments of that flow.
+/// [`flow_of`] usually gives the flow of a first fragment. A caller that stores the flow under the
+/// fragment key can recognise the later fragments of that flow.
 #[must_use]
 pub fn fragment_of(parsed: &Parsed) -> Option<FragmentKey> {
     let ip = parsed.network?;

@@ -25,7 +25,7 @@ pub struct Parsed {
     /// Tags between the hardware addresses and the EtherType, outer to inner.
     pub vlan: VlanStack,
     /// EtherType after the VLAN stack. `None` for IEEE 802.3 length frames, for link types without
-    /// EtherType, and if the link header is cut off or malformed.
+    /// EtherType, and if the frame is cut off before the EtherType or has too many tags.
     pub ether_type: Option<u16>,
     /// Protocol number in the link header.
     pub link_protocol: Option<LinkProtocol>,
