@@ -55,7 +55,7 @@ pub struct Generator {
     memory: Vec<u8>,
     place_bytes: usize,
     frame_bytes: usize,
-    /// One descriptor per place, with the time stamp of the burst that lent it last.
+    /// One descriptor per place, with the time stamp of the frame made there last.
     frames: Vec<FrameMeta>,
     /// If every place belongs to a flow, the constant parts of the checksums by place; place `n`
     /// belongs to flow `n` modulo the number of flows. Empty if the flows share the places.
@@ -175,7 +175,7 @@ impl Generator {
             self.push_trigger(offset_ns);
             return Some((offset_ns, self.burst().frame(0).data));
         }
-        // This is `push` of one frame, in half the time that `push` takes.
+        // This is `push` of one frame, without the loops of `push`.
         let place = self.next;
         let frame = &mut self.memory[place * self.place_bytes..][..self.frame_bytes];
         let sum = match self.sums.get(place) {
