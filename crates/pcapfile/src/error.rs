@@ -100,7 +100,7 @@ pub enum WriteError {
     TooLong {
         /// The object that is too long, with its article: `a packet`.
         what: &'static str,
-        /// Its length in bytes.
+        /// Length of this object in bytes.
         bytes: usize,
         /// The maximum length in bytes.
         limit: usize,
