@@ -120,7 +120,7 @@ impl FakeDisk {
         self.1.written.load(Ordering::SeqCst)
     }
 
-    /// The names of its files.
+    /// The names of all files.
     pub(crate) fn names(&self) -> Vec<PathBuf> {
         self.state().named.keys().cloned().collect()
     }
