@@ -71,7 +71,7 @@ impl Default for ScriptLimits {
 }
 
 impl Script {
-    /// A script from its text. Errors of the script contain `name`, for example the file name.
+    /// A script from its text. Its errors usually contain `name`, for example the file name.
     ///
     /// A `trusted` script runs with all of Lua's libraries, FFI included: it can do whatever the
     /// program can. Any other script runs in a sandbox.
@@ -96,7 +96,7 @@ impl Script {
         Ok(Self::new(path.display().to_string(), text, trusted))
     }
 
-    /// The name that errors contain.
+    /// The name of the script in messages.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -311,7 +311,7 @@ impl Machine {
         })
     }
 
-    /// The name that errors contain.
+    /// The name of the script in messages.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.state.judge.name

@@ -222,7 +222,7 @@ impl Runner {
     /// ns. `dumps` gets the requested dumps.
     ///
     /// # Panics
-    /// If there are more than [`MANY`] packets.
+    /// If there are more than [`MANY`] packets, or more times than packets.
     pub fn handle_packets(
         &mut self,
         packets: &[ScriptPacket<'_>],
