@@ -57,7 +57,7 @@ impl LabelTemplate {
     /// unchanged.
     ///
     /// # Errors
-    /// A message if a placeholder is not directly after one of these words, or for two interfaces.
+    /// A message if a placeholder is not right after one of these words, or for two interfaces.
     pub fn new(text: &str) -> Result<Self, String> {
         let mut places: Vec<Placeholder> = Vec::new();
         let mut from = 0;
