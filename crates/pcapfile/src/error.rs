@@ -100,7 +100,7 @@ pub enum WriteError {
     TooLong {
         /// The object that is too long, with its article: `a packet`.
         what: &'static str,
-        /// Length of this object in bytes.
+        /// Length of the packet, option or block in bytes.
         bytes: usize,
         /// The maximum length in bytes.
         limit: usize,

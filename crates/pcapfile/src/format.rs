@@ -96,7 +96,7 @@ pub struct FileInterface {
     pub name: String,
     /// `if_description`, with the limits of `name`.
     pub description: String,
-    /// Link-layer header type of its packets.
+    /// Link-layer header type of the interface's packets.
     pub link_type: LinkType,
     /// Maximum captured length of a packet. 0: no limit given.
     pub snaplen: u32,

@@ -37,7 +37,7 @@ pub struct PacketOptions<'a> {
 /// The content of an interface statistics block. `None` means unknown; such options are omitted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InterfaceStatistics {
-    /// Time at which these numbers were read, ns since the UNIX epoch.
+    /// Time at which the statistics were read, ns since the UNIX epoch.
     pub time_ns: i64,
     /// `isb_starttime`: start of the capture, ns since the UNIX epoch.
     pub start_ns: Option<i64>,
