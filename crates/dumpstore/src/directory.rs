@@ -26,7 +26,7 @@ pub struct DumpDirectory {
     /// The file system accepts direct writes, which bypass the page cache. `true` if this was not
     /// tested.
     goes_directly: bool,
-    /// The handle of the threads that list, delete and hold its dumps.
+    /// The handle of the threads that list, delete and hold the directory's dumps.
     keeper: Option<KeeperHandle>,
 }
 
@@ -95,7 +95,7 @@ impl DumpDirectory {
         Self { keeper, ..self }
     }
 
-    /// The handle of the threads that list, delete and hold its dumps.
+    /// The handle of the threads that list, delete and hold the directory's dumps.
     pub fn keeper(&self) -> Option<&KeeperHandle> {
         self.keeper.as_ref()
     }

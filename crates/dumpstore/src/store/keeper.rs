@@ -274,7 +274,7 @@ impl StoreThreads {
         Ok(threads)
     }
 
-    /// The handle of these threads.
+    /// The handle of the dump-keeper and of the dump-lister.
     pub fn keeper(&self) -> &KeeperHandle {
         &self.keeper
     }
