@@ -21,7 +21,7 @@ pub struct LuaPredicate(pub(crate) Function);
 /// name, the script promises that they match the same packets.
 #[derive(Debug, PartialEq)]
 pub enum DerivedDump {
-    /// This packet starts no dump.
+    /// The trigger packet starts no dump.
     Nothing,
     /// The text of a dump expression, as after `--dump`.
     Expression(String),

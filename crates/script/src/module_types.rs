@@ -118,7 +118,7 @@ pub struct ModuleSettings {
     pub decides_expiry: bool,
     /// The module may request dumps.
     pub dumps: bool,
-    /// Maximum number of its dumps that are open at once.
+    /// Maximum number of the module's dumps that are open at once.
     pub dumps_max: usize,
     /// The packets that one instance must see.
     pub partition: Partition,
