@@ -17,8 +17,8 @@ pub const TEXT_BYTES_MAX: usize = 256;
 pub const TEXTS_BYTES_MAX: usize = 8 << 20;
 
 /// The memory that readers may use for the names and descriptions of interfaces. Clones share the
-/// allowance: a program that reads several files at once passes the same allowance to all readers.
-/// A reader returns its part when it is dropped.
+/// allowance: a program that reads several files at once can bound the texts of all readers
+/// together. A reader returns its part when it is dropped.
 #[derive(Debug, Clone)]
 pub struct TextAllowance(Arc<AtomicUsize>);
 
