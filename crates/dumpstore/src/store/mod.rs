@@ -34,8 +34,8 @@ use serde_json::Value;
 
 use crate::disk::Disk;
 
-/// Maximum number of bytes read from a sidecar. A sidecar lists at most 1,000 alerts of up to 8
-/// KiB, the times of at most 1,000 suppressed hits, and interfaces.
+/// Maximum number of bytes read from a sidecar. A sidecar lists at most 1,000 alerts with up to
+/// 8 KiB of text, the times of at most 1,000 suppressed hits, and interfaces.
 const SIDECAR_BYTES_MAX: u64 = 32 << 20;
 /// The extensions of complete captures without compression.
 const ENDS: [&str; 2] = [".pcapng", ".pcap"];
