@@ -9,8 +9,8 @@ use crate::error::{ScriptError, kind};
 const NAME_MAX: usize = 256;
 
 /// A function over packets that a dump function returned, for [`crate::Machine::match_derived`].
-/// The values that the function captures, such as the copy of its trigger packet, live at least as
-/// long as the predicate.
+/// The values that the function captures, such as the copy of its trigger packet, live as long as
+/// the predicate and the Lua state both do.
 #[derive(Debug, PartialEq)]
 pub struct LuaPredicate(pub(crate) Function);
 
