@@ -71,8 +71,8 @@ impl Stopper {
         Ok(Self { state: state.get() })
     }
 
-    /// Until [`Self::release`], interpreted instructions raise an error, and compiled code at the head
-    /// of a loop. If `pcall` catches an error, the next instruction raises another one.
+    /// Makes each interpreted instruction, and compiled loops at their head, raise an error until
+    /// [`Self::release`]. If `pcall` catches an error, the next instruction raises another one.
     pub(crate) fn stop(&self) {
         // SAFETY: see `Send`, which says why the race is tolerated; `raise` has the type of a hook
         // and raises a Lua error, as hooks may.
