@@ -139,7 +139,7 @@ fn links(session: &Session) -> io::Result<()> {
         .flat_map(|link| INNER_MIB.map(|mib| (*link, mib)))
     {
         let bits_per_second = f64::from(gigabits) * 1e9;
-        // Equation 7.2.
+        // Equation 7.2 of the thesis.
         let filling_seconds = (mib << 20) as f64 * 8.0 / bits_per_second;
         let least_us = filling_seconds.min(HOLD.as_secs_f64()) * 1e6;
         let row = format!("latency/{gigabits}gbit/computed/{mib}MiB");

@@ -29,12 +29,12 @@ pub enum Failure {
     /// figure. This failure does not fail the program.
     #[error("{0}")]
     Unsound(String),
-    /// A number of packets is wrong, often because of loss. Fails the program if a row reports it.
+    /// A number, usually of packets, is wrong. Fails the program if a row reports it.
     #[error("{seen} packets were seen instead of {expected}")]
     Count {
-        /// Packets that must be seen.
+        /// Number that must be seen.
         expected: u64,
-        /// Packets seen.
+        /// Number seen.
         seen: u64,
     },
     /// A result is wrong, or a call failed that should work. Fails the program if a row reports it.
@@ -60,7 +60,7 @@ impl Failure {
     }
 }
 
-/// Compares numbers of packets.
+/// Compares numbers, usually of packets.
 ///
 /// # Errors
 /// [`Failure::Count`].

@@ -271,7 +271,7 @@ impl Process {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).map_err(failed)?;
         let of_task = |task: std::io::Result<fs::DirEntry>| {
             let text = match fs::read_to_string(task?.path().join("schedstat")) {
-                // The second: of a file that was opened before its thread ended.
+                // `SRCH`: the thread ended after its file was opened.
                 Err(error)
                     if error.kind() == std::io::ErrorKind::NotFound
                         || error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) =>

@@ -251,7 +251,7 @@ pub(crate) fn errors(session: &Session) -> io::Result<()> {
 const SMALL: usize = 1 << 16;
 /// Bits of short hashes: four possible hashes for each cell.
 const SHORT: u32 = 18;
-/// Tables of each repetition of a point.
+/// Number of tables that each repetition of a point measures.
 const TABLES: u64 = 16;
 
 fn keys_of(load: usize) -> u64 {

@@ -111,7 +111,7 @@ impl Disk {
     /// `DISK_FOLDER`, for dumps of 1.5 times the session's ring.
     ///
     /// # Errors
-    /// [`Failure::CannotRun`]: there is no such folder, or no C compiler.
+    /// [`Failure::CannotRun`]: `DISK_FOLDER` is not set, or there is no C compiler.
     fn new(session: &Session) -> Result<Self, Failure> {
         let place = env::var_os("DISK_FOLDER").ok_or_else(|| {
             Failure::CannotRun("DISK_FOLDER=FOLDER names the disk to write to".to_owned())

@@ -107,7 +107,7 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
 /// Writes the script and the configuration of Time Machine.
 ///
 /// # Errors
-/// [`Failure::CannotRun`]: `TIMEMACHINE` is not set. [`Failure::Wrong`]: a file cannot be written.
+/// [`Failure::CannotRun`]: `TIMEMACHINE` is not set. [`Failure::Wrong`]: a file or a link fails.
 fn prepare_time_machine(lab: &Lab) -> Result<(), Failure> {
     let program = env::var_os("TIMEMACHINE").ok_or_else(|| {
         let why = "TIMEMACHINE=PROGRAM names a Time Machine, which Debian has no package of";
@@ -185,7 +185,7 @@ fn judged(outcome: &Outcome, mpps: f64) -> Attempt {
 /// too slow for the next higher rate that was tried.
 ///
 /// # Errors
-/// [`Failure::Unsound`]: no rate was kept.
+/// [`Failure::Unsound`]: no rate was kept. Failures of `attempt` are returned too.
 fn search(
     most: f64,
     steps: u32,

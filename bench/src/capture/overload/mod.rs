@@ -2,8 +2,8 @@
 //! (survey, figures 10 and 11). [`lossless`] has the highest rate without loss, and [`stamps`] the
 //! accuracy of time stamps.
 //!
-//! `shim/frame_source.c` sends frames into the receive queues of a veth device, with a sender for
-//! each queue. Under overload, a thread of the kernel does the receive work of each queue (threaded
+//! `shim/frame_source.c` sends frames into the receive queues of a veth device, usually one sender
+//! for each queue. Under overload, a kernel thread does the receive work of each queue (threaded
 //! NAPI), so that this work does not slow down the sender. Otherwise the sender's CPU does this
 //! work. The kernel's threads and the program run on the CPUs without a sender, or else on any CPU.
 //!
@@ -193,7 +193,7 @@ impl Lab {
     /// `is_threaded`: a thread of the kernel receives for each queue, not the sender.
     ///
     /// # Errors
-    /// [`Failure::CannotRun`]: root or a program is missing.
+    /// [`Failure::CannotRun`]: root or a program is missing. [`Failure::Wrong`]: a call failed.
     fn new(programs: &Programs, queues: usize, is_threaded: bool) -> Result<Self, Failure> {
         let (senders, others) = seats(pin::cpus(), queues);
         let lab = Self {
@@ -225,8 +225,8 @@ impl Lab {
         text.trim().parse().map_err(failed)
     }
 
-    /// Waits until the receiving veth device has handed over or dropped what it had: on a busy
-    /// machine the kernel's threads may be late.
+    /// Waits until the receiving veth device hands over and drops no more, or [`SETTLE_MAX`]
+    /// readings: on a busy machine the kernel's threads may be late.
     fn settle(&self) -> Result<(), Failure> {
         let received = "/sys/class/net/v1/statistics/rx_packets";
         let mut before = String::new();

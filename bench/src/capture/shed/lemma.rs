@@ -164,7 +164,7 @@ mod tests {
         assert!(buffer_seconds > 1.0 / loss_free && mean(&two) < loss_free);
         assert!(buffer_seconds < RARE_SECONDS && mean(&three) > rare);
         assert!(mean(&four) < rare);
-        // Not all of it is analyzed until the end, and for 3 s after it.
+        // Not all packets are analyzed by 3 s after the load.
         let seconds = three.bursts as f64 * three.period + 3.0;
         let packets = three.bursts * three.packets;
         assert!(seconds * rare < 0.75 * packets as f64);

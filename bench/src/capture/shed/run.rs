@@ -78,7 +78,7 @@ impl Lab {
     /// The lab of figure 12: the capture, and a ring for a quarter of its packets.
     ///
     /// # Errors
-    /// [`Failure::CannotRun`]: Suricata, the capture or root is missing.
+    /// [`Failure::CannotRun`]: no Suricata, capture or root. [`Failure::Wrong`]: a call failed.
     pub(super) fn of_capture(session: &Session, copies: u8) -> Result<Self, Failure> {
         if Command::new("suricata").arg("-V").output().is_err() {
             let why = "needs Suricata, which scripts/suricata.sh installs";
@@ -95,7 +95,7 @@ impl Lab {
     /// The lab of figures 3 and 5: frames of one size.
     ///
     /// # Errors
-    /// [`Failure::CannotRun`]: root is missing.
+    /// [`Failure::CannotRun`]: root is missing. [`Failure::Wrong`]: a call failed.
     pub(super) fn of_bursts(session: &Session) -> Result<Self, Failure> {
         Self::new(session, Frames::alike(), 64)
     }
@@ -130,7 +130,7 @@ impl Lab {
     /// in the try before.
     ///
     /// # Errors
-    /// [`Failure::Unsound`]: the recorder was too slow in the last try too.
+    /// [`Failure::Unsound`]: the last try was too slow too. Failures of a try are returned too.
     pub(super) fn loss_free_rate(&self, plain: &Variant) -> Result<f64, Failure> {
         let mut rate = FLOOD;
         for _ in 0..TRIES_MAX {
@@ -229,7 +229,7 @@ impl Lab {
     /// Sends frames at a rate.
     ///
     /// # Errors
-    /// [`Failure::Unsound`]: the sender was late.
+    /// [`Failure::Unsound`]: the sender was late. [`Failure::Wrong`]: it failed.
     pub(super) fn send_in_time(&self, count: usize, rate: f64) -> Result<SendTime, Failure> {
         let time = self.send(count, rate)?;
         let planned = count as f64 / rate;

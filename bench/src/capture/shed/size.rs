@@ -1,9 +1,9 @@
 //! Losses of bursts by the size of the queue (R-Scope, figure 5).
 //!
 //! Frames of 512 bytes arrive in bursts of [`BURSTS_MS`], at [`TIMES`] the rate that the recorder
-//! analyzes without loss. After each burst there is a pause, so the mean rate is [`MEAN`] of that
-//! rate. The queue is the ring; the kernel's buffer is small. An inserter that analyzes its packets
-//! has the largest ring.
+//! analyzes without loss. After each burst there is a pause, so the mean rate is [`MEAN`] of the
+//! loss-free rate. The queue is the ring; the kernel's buffer is small. An inserter that analyzes
+//! its packets has the largest ring.
 
 use std::{io, time::Duration};
 

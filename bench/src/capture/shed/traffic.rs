@@ -37,7 +37,7 @@ impl Frames {
     /// addresses, without VLAN tags.
     ///
     /// # Errors
-    /// [`Failure::CannotRun`]: the capture is missing.
+    /// [`Failure::CannotRun`]: the capture is missing. [`Failure::Wrong`]: it cannot be read.
     pub(super) fn read(copies: u8) -> Result<Self, Failure> {
         let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), MIX].iter().collect();
         if !path.exists() {
