@@ -1,5 +1,5 @@
 //! Every packet is accounted for: at high speed, under overload, and with several threads. Without
-//! lost or late packets, a dump contains exactly the sent packets of its window.
+//! lost or late packets, a dump contains exactly the matching packets of its window.
 
 use std::{collections::BTreeSet, fs, time::Instant};
 

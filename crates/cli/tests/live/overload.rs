@@ -180,8 +180,8 @@ fn a_script_that_exceeds_the_buffer_is_reported() {
     );
 }
 
-/// After figure 9: the number of flows whose first ten packets a module sees, with and without tail
-/// early drop.
+/// After figure 9 of R-Scope: the number of flows whose first ten packets a module sees, with and
+/// without tail early drop.
 #[test]
 #[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
 fn heads_by_overload() {
@@ -268,8 +268,8 @@ fn kept_with(
     (events, Losses::of(&outcome, sender.sent()))
 }
 
-/// After figure 12: all mechanisms, each mechanism turned off in turn, and no mechanism. The events
-/// come from a module.
+/// After figure 12 of R-Scope: all mechanisms, each mechanism turned off in turn, and no mechanism.
+/// The events come from a module.
 #[test]
 #[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
 fn one_algorithm_off_at_a_time() {

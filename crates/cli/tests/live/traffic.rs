@@ -151,7 +151,7 @@ pub(crate) fn number(number: u64, frame: &mut [u8]) {
     frame[HEADERS..HEADERS + 8].copy_from_slice(&number.to_be_bytes());
 }
 
-/// The sequence number of a frame that [`number`] or [`udp`] filled.
+/// The sequence number at the start of a frame's UDP payload.
 pub(crate) fn number_of(frame: &[u8]) -> u64 {
     u64::from_be_bytes(frame[HEADERS..HEADERS + 8].try_into().unwrap())
 }
