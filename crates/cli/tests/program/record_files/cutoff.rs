@@ -46,8 +46,8 @@ fn capture(path: &Path) {
     writer.finish().unwrap();
 }
 
-/// Records the capture with one dump of all packets in the default window. Returns the exit code,
-/// the summary, and the number of dumped packets by source port.
+/// Records the capture. If it starts a dump, the dump contains all packets of its window. Returns
+/// the exit code, the summary, and the number of dumped packets by source port.
 fn kept(more: &[&str]) -> (Option<i32>, Value, BTreeMap<u16, usize>) {
     kept_with("", more)
 }
@@ -124,9 +124,9 @@ fn flows_are_cut_off_but_those_that_trigger() {
     }
 }
 
-/// If an open dump matches a packet of a flow, the recorder keeps all later packets of the flow. If
-/// the flow is already beyond its cutoff, the recorder keeps the packets after its next check, if
-/// the dump matches an earlier packet of the flow.
+/// If an open dump matches a packet of a flow that is not beyond its cutoff, the recorder keeps all
+/// later packets of the flow. Beyond the cutoff, the recorder keeps the packets after its next
+/// check, if the dump matches an earlier packet of the flow.
 #[test]
 fn flows_that_an_open_dump_takes_are_kept() {
     for who in ["auto", "1", "inline", "2", "4"] {

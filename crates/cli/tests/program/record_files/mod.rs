@@ -284,7 +284,7 @@ fn several_files_are_merged_by_time() {
     assert_dumps(&expected, &json.unwrap(), "merged");
 }
 
-/// Damaged captures give a message and exit code 1. Packets before the damage count and are dumped.
+/// Damaged captures give a message and exit code 1. Earlier packets count, and some are dumped.
 #[test]
 fn damaged_captures_keep_what_was_read() {
     let Some(shared) = shared("") else { return };
@@ -584,7 +584,7 @@ fn a_packet_after_the_close_is_late() {
     assert!(stderr(&output).contains(&told), "{}", stderr(&output));
 }
 
-/// Compressed input (gzip, zstd) gives the same result as plain input.
+/// Compressed input (gzip, zstd) gives the same packets in dumps as plain input.
 #[test]
 fn compressed_input_is_the_same() {
     let Some(shared) = shared("") else { return };

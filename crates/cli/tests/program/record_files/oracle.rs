@@ -40,7 +40,7 @@ pub(crate) struct Question {
     pub(crate) future_ns: i64,
 }
 
-/// Returns every packet of a capture file in the order of the file, and whether the file was read
+/// Returns the packets of a capture file in the order of the file, and whether the file was read
 /// to its end. An interface without a name gets the name of the file.
 pub(crate) fn read(path: &Path) -> (Vec<Packet>, bool) {
     let mut packets = Vec::new();
@@ -133,7 +133,7 @@ fn prepared(mut filter: Filter, packets: &[Packet]) -> Option<Filter> {
 
 /// For each packet that is a fragment, the flow of the latest first fragment of its datagram up to
 /// this packet. `None` if the packet is no fragment, or if the datagram has no first fragment up to
-/// this packet or only one that is more than a minute away.
+/// this packet, or if the latest is more than a minute away.
 ///
 /// The program remembers at most 4096 datagrams, the oracle all.
 fn first_fragments(packets: &[Packet]) -> Vec<Option<FlowKey>> {
@@ -151,7 +151,7 @@ fn first_fragments(packets: &[Packet]) -> Vec<Option<FlowKey>> {
 }
 
 /// The dumps of a recording whose packets are late by at most the reorder window. `None`: a trigger
-/// compiles for no link type of the packets.
+/// is invalid, or compiles for no link type of the packets.
 pub(crate) fn dumps(packets: &[Packet], question: &Question) -> Option<Vec<Dump>> {
     let mut order: Vec<usize> = (0..packets.len()).collect();
     order.sort_by_key(|i| packets[*i].time_ns);

@@ -124,7 +124,7 @@ fn a_flow_is_held_off() {
     ]);
     let json = json.unwrap_or_else(|| panic!("{}", stderr(&output)));
     // The window of 2 s covers two further hits. With the hold-off of 100 s, the next dump starts
-    // at the first hit after 102 s, at 103 s.
+    // at the first hit more than 102 s after the trigger, 103 s after it.
     let triggers: Vec<&str> = listed(&json)
         .iter()
         .map(|dump| dump["trigger_time"].as_str().unwrap())

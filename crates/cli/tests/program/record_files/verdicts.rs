@@ -39,9 +39,9 @@ fn only_dump(capture: &Path, out: &Path, format: &str) -> (Value, Value) {
     (dump, json)
 }
 
-/// pcap has no timestamps before 1970 or after February 2106, pcapng none before 1970. The recorder
-/// writes packets outside of this range with another timestamp, and the verdict counts these
-/// packets as `restamped`.
+/// Our pcap files have no timestamps before 1970 or after February 2106, our pcapng files none
+/// before 1970. The recorder writes packets outside of this range with another timestamp, and the
+/// verdict counts these packets as `restamped`.
 #[test]
 fn time_stamps_that_the_format_cannot_hold_are_told() {
     let dir = tempfile::tempdir().unwrap();
