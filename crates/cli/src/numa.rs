@@ -1,4 +1,4 @@
-//! NUMA nodes of the interfaces. A ring is fastest on the node of the NIC that fills it.
+//! NUMA nodes of the interfaces. A ring is usually fastest on the node of the NIC that fills it.
 //!
 //! See the kernel's Documentation/ABI/stable/sysfs-devices-node and, for `numa_node` of a device,
 //! testing/sysfs-bus-pci.

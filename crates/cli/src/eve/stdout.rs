@@ -26,9 +26,9 @@ impl Stdout {
 
 impl LineOutput for Stdout {
     fn write(&mut self, bytes: &[u8], patience: &mut Option<Duration>) -> Result<usize, Trouble> {
-        // Stdout stays blocking, because other processes share this mode of the open file. With
-        // `patience`, each write follows a poll(2) and has at most `SURE_BYTES`. A pipe with room
-        // accepts these bytes without blocking.
+        // Stdout stays as blocking as it is, because other processes share the mode of the open
+        // file. With `patience`, each write follows a poll(2) and has at most `SURE_BYTES`. A pipe
+        // with room accepts these bytes without blocking.
         let bytes = match patience {
             Some(_) => &bytes[..bytes.len().min(SURE_BYTES)],
             None => bytes,
