@@ -32,9 +32,9 @@ end";
 const PACKETS_PER_SECOND: f64 = 5e5;
 /// Seconds for which live packets arrive, and for which one analyzer reads a filled ring.
 const SECONDS: f64 = 1.0;
-/// The rate of live packets. One analyzer keeps up, and is busy for about a third of the time.
+/// The rate of live packets. One analyzer usually keeps up, and is busy for a part of the time.
 const LIVE_PER_SECOND: u64 = 150_000;
-/// A rate of live packets that two analyzers do not reach.
+/// A rate of live packets that two analyzers usually do not reach.
 const FAST_PER_SECOND: u64 = 1_400_000;
 
 /// The rows of this module.
