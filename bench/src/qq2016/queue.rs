@@ -27,7 +27,7 @@ struct Positions {
 }
 
 impl<'m> Queue<'m> {
-    /// A queue of these inner queues. Readers keep a distance of `guard` storages to the head. The
+    /// A queue of these inner queues. Until the close, readers stay `guard` storages behind. The
     /// thesis recommends at least the number of inserters (equation 7.1).
     ///
     /// # Panics
@@ -63,7 +63,7 @@ impl<'m> Queue<'m> {
     }
 
     /// The oldest storage, which leaves the queue (listing 6.3). Waits for a storage outside the
-    /// guard interval (6.4.3). `None`: the queue was closed, and is empty.
+    /// guard interval (6.4.3), or for the close. `None`: the queue was closed, and is empty.
     pub(super) fn dequeue(&self) -> Option<MutexGuard<'_, Storage<'m>>> {
         let mut positions = lock(&self.positions);
         while positions.head - positions.tail <= self.guard && !positions.closed {

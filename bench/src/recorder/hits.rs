@@ -31,8 +31,8 @@ const RING_BYTES_MAX: u64 = 256 << 20;
 /// Number of rules that match nothing. The rule set evaluates each of these rules on each packet,
 /// because it cannot look such rules up in a table.
 const RULES: u32 = 200;
-/// Matching packets a second. Each match starts a dump, which takes a millisecond of processor
-/// time: with more matches the dumps would dominate.
+/// Matching packets a second. Each match starts a dump, which takes about a millisecond of
+/// processor time: with many more matches the dumps would dominate.
 const HITS: u64 = 100;
 /// Frames from which the rate is determined, for each millisecond of a run.
 const FRAMES_PER_MS: u128 = 1000;
