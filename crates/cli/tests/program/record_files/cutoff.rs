@@ -124,8 +124,8 @@ fn flows_are_cut_off_but_those_that_trigger() {
     }
 }
 
-/// If an open dump matches a packet of a flow that is not beyond its cutoff, the recorder keeps all
-/// later packets of the flow. Beyond the cutoff, the recorder keeps the packets after its next
+/// If an open dump matches a packet of a flow that is not beyond its cutoff, the recorder usually
+/// keeps all later packets of the flow. Beyond the cutoff, it keeps the packets after its next
 /// check, if the dump matches an earlier packet of the flow.
 #[test]
 fn flows_that_an_open_dump_takes_are_kept() {
