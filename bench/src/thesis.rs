@@ -183,7 +183,7 @@ fn outer_queue(session: &Session) -> io::Result<()> {
     session.measure("calls of the outer queue", entrants.collect())
 }
 
-/// Guard distances from 1 to 8, twice the four producers, 64 bytes (figure 7.6).
+/// Guard distances from 1 to 8, twice the usual four producers, 64 bytes (figure 7.6).
 fn guards(session: &Session) -> io::Result<()> {
     let (pairs, remark) = producers(4, 4);
     let load = Load::pairs(64, lap(session, 64), pairs);
