@@ -22,7 +22,7 @@ static HELD: Mutex<Option<Vec<String>>> = Mutex::new(None);
 pub(crate) enum Code {
     /// A requested action failed.
     Failed = 1,
-    /// The arguments are wrong.
+    /// The arguments are wrong, or a configuration file or script that they name.
     Usage = 2,
     /// Done, but something is missing: packets of a dump or an answer, triggers, flows or lines of
     /// EVE, or the packets of an alert.
@@ -57,7 +57,7 @@ impl Failure {
         }
     }
 
-    /// The arguments are wrong: exit 2. The message should say what to write instead.
+    /// Exit 2: the arguments, or a file that they name, are wrong. The message should say what to write instead.
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
         Self {
             code: Code::Usage,

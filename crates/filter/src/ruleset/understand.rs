@@ -1,4 +1,5 @@
-//! Reads a filled-in expression for the planner of look-ups.
+//! Reads a filled-in expression for the planner of look-ups and for
+//! [`NeededHosts`](super::hosts::NeededHosts).
 
 use crate::{FilledExpression, Variable, plan::EvaluationPlan};
 

@@ -40,7 +40,7 @@ impl ScriptFunctions {
         !self.triggers.is_empty() || self.dump.is_some()
     }
 
-    /// A notice about scripts for the user, at the start.
+    /// A notice for the user at the start, if there are scripts and LuaJIT does not compile them.
     pub(crate) fn start_notice(&self) -> Option<String> {
         let slow = self.any() && !retroscope_script::compiles();
         slow.then(|| {

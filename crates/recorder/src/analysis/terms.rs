@@ -46,8 +46,8 @@ pub struct TriggerRequest {
     /// For a rule: maximum number of dumps started in any minute, in addition to the shared limit;
     /// 0: no limit.
     pub dumps_per_minute: Option<u64>,
-    /// For a rule: after its dumps wrote this number of bytes in an hour, the rule starts no other
-    /// dump. 0 or `None`: the rule has no limit.
+    /// For a rule: while its dumps of the last hour have this number of bytes, the rule starts no
+    /// other dump. 0 or `None`: the rule has no limit.
     pub bytes_per_hour: Option<u64>,
     /// For a rule: its first dump disables the rule.
     pub single: bool,

@@ -183,8 +183,8 @@ pub(crate) struct Inline {
     analyzed_ns: i64,
     /// When the source was last dry, ns of the monotonic clock.
     dry_ns: i64,
-    /// Bytes stored since the source was last dry, or since the last analysis for a source that is
-    /// never dry.
+    /// Bytes stored since the source was last dry, or since the last analysis that does not wait
+    /// for a dry source.
     unturned: u64,
     /// The pulse of the inserter's thread.
     pulse: ThreadPulse,
