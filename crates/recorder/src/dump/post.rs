@@ -13,7 +13,7 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread::{Builder, JoinHandle},
@@ -243,7 +243,6 @@ struct PostShared {
     config: PostConfig,
     is_aborted: AtomicBool,
     counts: Mutex<PostCounts>,
-    to_be_done: AtomicU64,
 }
 
 /// The threads that run commands.
@@ -273,7 +272,6 @@ impl Post {
             config: config.clone(),
             is_aborted: AtomicBool::new(false),
             counts: Mutex::default(),
-            to_be_done: AtomicU64::new(0),
         });
         let mut threads = Vec::new();
         for number in 0..config.at_once.max(1) {
@@ -344,7 +342,7 @@ impl PostQueue {
             sidecar: named(&report.file.with_file_name(format!("{stem}.json"))),
             files,
         };
-        self.shared.to_be_done.fetch_add(1, Ordering::Relaxed);
+        lock(&self.shared.counts).to_be_done += 1;
         match self.queue.try_send(finished) {
             Ok(()) => {}
             Err(TrySendError::Full(dump) | TrySendError::Disconnected(dump)) => {
@@ -364,10 +362,7 @@ impl PostQueue {
 
 impl PostShared {
     fn counts(&self) -> PostCounts {
-        PostCounts {
-            to_be_done: self.to_be_done.load(Ordering::Relaxed),
-            ..*lock(&self.counts)
-        }
+        *lock(&self.counts)
     }
 
     fn run(&self, waiting: &Mutex<Receiver<PostJob>>, events: &Events) {
@@ -397,8 +392,8 @@ impl PostShared {
             PostOutcome::NotStarted { .. } => &mut counts.not_started,
             PostOutcome::Skipped => &mut counts.skipped,
         } += 1;
+        counts.to_be_done -= 1;
         drop(counts);
-        self.to_be_done.fetch_sub(1, Ordering::Relaxed);
         events.tell(RecorderEvent::Posted(PostResult {
             number: dump.number,
             id: dump.id.clone(),
