@@ -26,8 +26,6 @@ use super::{
 const FAN_IN: usize = 256;
 /// Size of all read buffers of the runs that are merged at once, bytes.
 const BUFFERS_BYTES: usize = 8 << 20;
-/// Smallest read buffer of one run, bytes.
-const BUFFER_BYTES_MIN: usize = 16 << 10;
 
 /// Length of a record header of a pcap file, bytes.
 const PCAP_RECORD_HEADER_BYTES: usize = 16;
@@ -134,7 +132,7 @@ impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<SortKey>> Runs<'f, P> {
     /// Finds the next [`FAN_IN`] runs, and opens a reader for each.
     fn open_runs(&mut self) -> io::Result<()> {
         let found = self.find_runs()?;
-        let memory = (BUFFERS_BYTES / found.len().max(1)).max(BUFFER_BYTES_MIN);
+        let memory = BUFFERS_BYTES / found.len().max(1);
         self.cursors.clear();
         for (run, (bytes, packet)) in found.into_iter().enumerate() {
             let file = self.file;
