@@ -12,7 +12,7 @@ use crate::{
     },
     control::{
         alerts::AlertCounters,
-        durations::{ProcessingHistogram, TriggerAges},
+        durations::{Durations, ProcessingHistogram},
         lock,
         outcomes::Outcomes,
         pins::Pins,
@@ -54,7 +54,7 @@ pub(crate) struct RecorderShared {
     /// The outcomes of hits, by rule.
     pub(crate) outcomes: Outcomes,
     /// Live: ages of trigger packets when their dumps opened; written by the dumper.
-    pub(crate) trigger_ages: TriggerAges,
+    pub(crate) trigger_ages: Durations,
     /// The counters of alerts.
     pub(crate) alerts: AlertCounters,
     /// The trigger times of the last dumps.
@@ -82,7 +82,7 @@ impl RecorderShared {
             log: DumpLog::default(),
             pins: Pins::default(),
             outcomes: Outcomes::default(),
-            trigger_ages: TriggerAges::default(),
+            trigger_ages: Durations::default(),
             alerts: AlertCounters::default(),
             triggers: TriggerLog::default(),
             peaks: PeakCache::default(),
@@ -121,7 +121,8 @@ impl RecorderShared {
     pub(crate) fn record_age(&self, producer: usize, trigger_ns: i64) {
         if self.is_live() && self.intake.promises().get(producer) != Some(&false) {
             let age_ns = self.clock.now().ring_ns.saturating_sub(trigger_ns);
-            self.trigger_ages.record(u64::try_from(age_ns).unwrap_or(0));
+            let age_ns = u64::try_from(age_ns).unwrap_or(0);
+            self.trigger_ages.record(age_ns, 1);
         }
     }
 

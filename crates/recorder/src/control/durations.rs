@@ -49,21 +49,16 @@ impl Durations {
         self.sum_ns.store(sum_ns.saturating_add(more_ns), Relaxed);
     }
 
-    /// The counts of [`Self::below`], and the sum of all durations, ns.
-    pub(crate) fn histogram_of<const N: usize>(&self, below_ns: &[u64; N]) -> ([u64; N], u64) {
-        (self.below(below_ns), self.sum_ns.load(Relaxed))
-    }
-
     /// For each bound, ns, the number of packets that took less than this bound and not less than
     /// the previous bound. The comparison uses the largest duration of the packet's counter
-    /// ([`last_of`]). The last bound must be `u64::MAX`.
-    fn below<const N: usize>(&self, below_ns: &[u64; N]) -> [u64; N] {
+    /// ([`last_of`]). The last bound must be `u64::MAX`. Also the sum of all durations, ns.
+    pub(crate) fn histogram_of<const N: usize>(&self, below_ns: &[u64; N]) -> ([u64; N], u64) {
         let mut packets = [0; N];
         for (at, count) in self.counts.iter().enumerate() {
             let place = below_ns.partition_point(|below| *below <= last_of(at));
             packets[place.min(N - 1)] += count.load(Relaxed);
         }
-        packets
+        (packets, self.sum_ns.load(Relaxed))
     }
 
     /// The duration, ns, that this part of all packets (0 to 1) does not exceed. `None`: no
@@ -136,9 +131,10 @@ impl ProcessingTimes {
 
     /// The distribution recorded until now.
     pub(crate) fn histogram(&self) -> ProcessingHistogram {
+        let (packets, sum_ns) = (self.durations).histogram_of(&ProcessingHistogram::BELOW_NS);
         ProcessingHistogram {
-            packets: self.durations.below(&ProcessingHistogram::BELOW_NS),
-            sum_ns: self.durations.sum_ns.load(Relaxed),
+            packets,
+            sum_ns,
             p9999_ns: self.durations.quantile(0.9999),
         }
     }
@@ -172,25 +168,6 @@ impl ProcessingHistogram {
     ];
 }
 
-/// Ages of trigger packets when their dumps opened. The dumper records.
-#[derive(Debug, Default)]
-pub(crate) struct TriggerAges(Durations);
-
-impl TriggerAges {
-    /// A dump opens for a packet of this age. Only one thread may call this.
-    pub(crate) fn record(&self, age_ns: u64) {
-        self.0.record(age_ns, 1);
-    }
-
-    /// The distribution recorded until now.
-    pub(crate) fn histogram(&self) -> AgeHistogram {
-        AgeHistogram {
-            dumps: self.0.below(&AgeHistogram::BELOW_NS),
-            sum_ns: self.0.sum_ns.load(Relaxed),
-        }
-    }
-}
-
 /// Ages of trigger packets when their dumps opened. An age is at most an eighth too large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AgeHistogram {
@@ -201,6 +178,12 @@ pub struct AgeHistogram {
 }
 
 impl AgeHistogram {
+    /// The distribution of ages up to now.
+    pub(crate) fn of(ages: &Durations) -> Self {
+        let (dumps, sum_ns) = ages.histogram_of(&Self::BELOW_NS);
+        Self { dumps, sum_ns }
+    }
+
     /// Upper bounds of the classes, ns: ages in a class are below its bound and not below the
     /// previous bound.
     pub const BELOW_NS: [u64; 11] = [

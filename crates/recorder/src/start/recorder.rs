@@ -250,7 +250,7 @@ impl RecorderStatus {
             hits: reading.hits,
             hits_by_rule: common.outcomes.list(),
             hits_by_hand: common.outcomes.by_hand(),
-            trigger_ages: common.trigger_ages.histogram(),
+            trigger_ages: AgeHistogram::of(&common.trigger_ages),
             alerts: common.alerts.counts(),
             dumps: common.log.totals(),
             dumps_open: counters.open_dumps.load(Ordering::Relaxed) + counters.in_flight(),
