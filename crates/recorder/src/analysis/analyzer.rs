@@ -499,10 +499,8 @@ impl Core {
             return;
         };
         let mut buckets = Vec::new();
-        self.common
-            .ring
-            .reserve(i64::MIN, i64::MAX)
-            .buckets(&mut buckets);
+        let ring = &self.common.ring;
+        ring.buckets_within(i64::MIN, i64::MAX, &mut buckets);
         // Usually the bucket that closed first is overwritten next.
         let oldest = buckets.iter().find(|bucket| bucket.closed);
         if oldest.is_some_and(|bucket| bucket.max_ns >= from_ns) {
