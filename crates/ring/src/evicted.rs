@@ -22,6 +22,8 @@ pub struct EvictedBucket {
     pub max_ns: i64,
     /// Number of buckets that closed before.
     pub(crate) closing: u64,
+    /// Whether a reservation wanted the bucket.
+    pub(crate) is_needed: bool,
     /// Ring times of all records. If empty, a count of a part of the bucket is an upper bound.
     pub(crate) times_ns: Vec<i64>,
 }
@@ -139,6 +141,7 @@ mod tests {
                 min_ns: *times_ns.iter().min().unwrap(),
                 max_ns: *times_ns.iter().max().unwrap(),
                 closing: 0,
+                is_needed: true,
                 times_ns: Vec::new(),
             }
         }

@@ -68,9 +68,8 @@
 //! | not above, may not block | [`Mode::Protect`] | `Full` | `Full` | `Full` |
 //! | not above, blocks | [`Mode::Wait`] | waits | waits | waits |
 //!
-//! In record mode reservations fall until a bucket can be overwritten: first the reservations that
-//! yield, then the other reservations, each kind oldest first. The owner of a fallen reservation
-//! can ask which buckets it lost.
+//! In record mode the first closed bucket that only yielding reservations want is overwritten then,
+//! else the first closed bucket. The owner of a reservation can ask which buckets it lost.
 //!
 //! # Who orders what
 //!
@@ -82,7 +81,7 @@
 //! | P2 | `ProducerHeader::published` | [`Ring::published`] | the same, per producer |
 //! | L | `Control::close` | `Control::is_closed` | the final mark, the link |
 //! | T | `ProducerHeader::watermark_ns` | [`Ring::watermark`] | all records before the watermark |
-//! | N | `Reservations::bump_news` | [`Ring::reservation_news`] | falls, and later evictions |
+//! | N | `Reservations::bump_news` | [`Ring::reservation_news`] | evictions of wanted buckets |
 //! | Q | a group's position | [`Positions::get`], bucket search | the group's work on the records |
 //! | G | fence, `Control::claim` | fence, `Attached::copy_bucket` | the new generation |
 //! | F1–F2 | fences, `storage/eventcount.rs` | | the freed bucket, or a wake-up |
@@ -119,9 +118,8 @@
 //! Within a bucket, storing, publishing and reading take no lock, allocation or clock. They make a
 //! system call only to wake a sleeping thread, or after a producer moved to another thread.
 //! `examples/ring_throughput.rs` measures the cost. A producer that changes buckets takes the
-//! mutex. Without a free bucket the producer searches the windows of all reservations, usually in
-//! time logarithmic in their number (`windows.rs`). In record mode the search also walks over all
-//! buckets if no bucket can be overwritten and a reservation has not fallen.
+//! mutex. Without a free bucket the producer takes the first closed bucket from a heap
+//! (`closed.rs`), and counts the windows that touch the bucket that it closes (`windows.rs`).
 //!
 //! # Words
 //!
@@ -136,7 +134,7 @@
 //! | lapped | overwritten before a reader reached the record |
 //! | evicted | overwritten, whether read or not |
 //! | want | a reservation protects closed buckets touching its window, not given back or excluded |
-//! | fall | a reservation loses its protection for good |
+//! | fall | a reservation loses a bucket |
 //!
 //! # Files
 //!
@@ -146,7 +144,7 @@
 //! | `producer.rs` | the writing side, on `storage/open.rs` and `storage/write_buffer.rs` |
 //! | `group.rs`, `reader.rs`, `cursor.rs` | the reading side: positions, members, cursors |
 //! | `view.rs`, `storage/hold.rs`, `storage/bucket_memory.rs` | reading the records of a bucket |
-//! | `outer.rs` | the outer queue; with `reservations.rs`, `windows.rs`, `steps.rs` |
+//! | `outer.rs` | the outer queue; with `closed.rs`, `reservations.rs`, `windows.rs`, `steps.rs` |
 //! | `log.rs`, `evicted.rs` | overwritten buckets |
 //! | `parker.rs`, `storage/eventcount.rs`, `futex.rs`, `barrier.rs` | sleeping and waking |
 //! | `storage/layout.rs`, `storage/header.rs`, `storage/descriptor.rs` | the layout of the region |
@@ -157,6 +155,7 @@
 #[cfg(not(loom))]
 mod attach;
 mod barrier;
+mod closed;
 mod config;
 mod cursor;
 mod error;

@@ -24,6 +24,8 @@ pub(crate) struct Log {
     forgotten: Vec<Option<(i64, i64)>>,
     /// Buckets evicted since the start.
     evictions: u64,
+    /// The number of evictions up to the last forgotten bucket that a reservation wanted.
+    forgotten_needed: u64,
     packets: u64,
     bytes: u64,
 }
@@ -42,6 +44,7 @@ impl Log {
             bytes_used: 0,
             forgotten: vec![None; producers],
             evictions: 0,
+            forgotten_needed: 0,
             packets: 0,
             bytes: 0,
         }
@@ -60,7 +63,6 @@ impl Log {
     /// Adds an overwritten bucket. The caller leaves `entry.times_ns` empty; `time_ns` returns the
     /// time of a record by index.
     pub(crate) fn add(&mut self, mut entry: EvictedBucket, time_ns: impl Fn(usize) -> i64) {
-        self.evictions += 1;
         self.packets += u64::from(entry.packets);
         self.bytes += entry.bytes;
         let budget_bytes = match self.detail {
@@ -76,6 +78,7 @@ impl Log {
         };
         self.bytes_used += entry.log_bytes();
         self.entries.push_back(entry);
+        self.evictions += 1;
         if let Some(budget_bytes) = budget_bytes {
             self.keep_budget(budget_bytes);
         }
@@ -89,9 +92,10 @@ impl Log {
         entries.range(entries.len().saturating_sub(later)..)
     }
 
-    /// Whether the log has forgotten some of the evictions after the first `evictions`.
+    /// Whether the log has forgotten a bucket that a reservation wanted, after the first
+    /// `evictions`.
     pub(crate) fn has_forgotten(&self, evictions: u64) -> bool {
-        evictions + (self.entries.len() as u64) < self.evictions
+        evictions < self.forgotten_needed
     }
 
     /// The largest time of the forgotten buckets of all producers whose forgotten times touch a
@@ -146,6 +150,9 @@ impl Log {
         let Some(entry) = self.entries.pop_front() else {
             return;
         };
+        if entry.is_needed {
+            self.forgotten_needed = self.evictions - self.entries.len() as u64;
+        }
         self.bytes_used -= entry.log_bytes();
         self.thinned = self.thinned.saturating_sub(1);
         let span = &mut self.forgotten[entry.producer];

@@ -4,18 +4,18 @@
 //! One mutex protects the outer queue. A producer takes the mutex for each bucket that it fills.
 //! Readers that start or were lapped, and dumps that list buckets, take the mutex too. Most walks
 //! release the mutex after every [`PIECE`] buckets, so that producers do not wait for a whole walk.
-//! `Outer::let_fall` walks over all buckets at once. `Outer::oldest_bucket` walks over the buckets
-//! of one producer up to the position of a reader. Holds and positions of gating groups change
-//! without the mutex.
+//! `Outer::oldest_bucket` walks over the buckets of one producer up to the position of a reader.
+//! Holds and positions of gating groups change without the mutex.
 
-use std::{cmp::Reverse, collections::BinaryHeap, iter, ops::Range, sync::Arc};
+use std::{iter, ops::Range, sync::Arc};
 
 use crate::{
     BucketInfo, BucketRef, EvictedBucket, Mode, RingConfig, RingStatistics,
+    closed::ClosedBuckets,
     config::Geometry,
     group::Group,
     log::Log,
-    reservations::{GivenBackBy, Reservations},
+    reservations::{Needs, Reservations},
     steps::Steps,
     storage::{Claimed, OpenBucket, OpenedBucket, Storage},
     sync::Ordering,
@@ -23,6 +23,9 @@ use crate::{
 
 /// Number of buckets that most walks visit before they release the mutex.
 pub(crate) const PIECE: usize = 64;
+
+/// Number of values of [`BucketSlot::protection`].
+const PROTECTIONS: usize = 3;
 
 /// The state of the outer queue. A mutex protects this state.
 #[derive(Debug)]
@@ -33,7 +36,7 @@ pub(crate) struct Outer {
     /// Indexed by producer.
     chains: Vec<Chain>,
     /// Empty between calls. A field, so that a search for a bucket to overwrite allocates nothing.
-    pub(crate) scratch: Vec<u32>,
+    scratch: Vec<u32>,
     pub(crate) log: Log,
     pub(crate) reservations: Reservations,
     pub(crate) steps: Steps,
@@ -56,8 +59,8 @@ pub(crate) struct BucketSlot {
     pub(crate) producer: usize,
     pub(crate) first: u64,
     first_bytes: u64,
-    /// Records in the bucket. This field and the fields up to `given_back_by` are valid only for
-    /// closed buckets.
+    /// Records in the bucket. This field and the fields up to `place` are valid only for closed
+    /// buckets.
     packets: u32,
     bytes: u64,
     pub(crate) min_ns: i64,
@@ -69,14 +72,9 @@ pub(crate) struct BucketSlot {
     pub(crate) closing: u64,
     /// Time of closing, ns of the monotonic clock.
     closed_mono_ns: i64,
-    /// Number of the list on which this closed bucket was set aside (`reservations.rs`). A bucket
-    /// on the released list keeps this number. `None`: the bucket is in `Chain::overwritable`.
-    pub(crate) aside: Option<u64>,
-    /// Neighbors in the circular list of set-aside buckets.
-    pub(crate) aside_before: u32,
-    pub(crate) aside_after: u32,
-    /// Reservations that have given the bucket back since it closed and before they fell.
-    pub(crate) given_back_by: GivenBackBy,
+    needs: Needs,
+    /// Position in the heap of [`Chain::closed`] that has the bucket.
+    pub(crate) place: usize,
     /// Neighbors in the producer's list of buckets. `None` at the ends of the list, and for buckets
     /// that were never used.
     older: Option<u32>,
@@ -84,26 +82,26 @@ pub(crate) struct BucketSlot {
 }
 
 /// The buckets of one producer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Chain {
     /// Ends of the list of all buckets of the producer, linked in record order.
     oldest: Option<u32>,
     newest: Option<u32>,
-    /// Candidates for eviction as (closing number, bucket), the first to close on top: all closed
-    /// buckets except those set aside. `victim` sets a candidate aside if a reservation wants the
-    /// candidate. The heap has room for all buckets of the ring, 16 bytes a bucket, and never
-    /// allocates.
-    overwritable: BinaryHeap<Reverse<(u64, u32)>>,
+    /// All closed buckets, by [`BucketSlot::protection`]. Each heap has room for all buckets of the
+    /// ring, 4 bytes a bucket.
+    closed: [ClosedBuckets; PROTECTIONS],
     /// The current search of `victim` has found that a gating group has not passed the remaining
-    /// candidates.
+    /// buckets.
     is_gated: bool,
 }
 
 impl Chain {
     fn new(buckets: usize) -> Self {
         Self {
-            overwritable: BinaryHeap::with_capacity(buckets),
-            ..Self::default()
+            oldest: None,
+            newest: None,
+            closed: [(); PROTECTIONS].map(|()| ClosedBuckets::new(buckets)),
+            is_gated: false,
         }
     }
 }
@@ -123,8 +121,6 @@ pub(crate) enum Obstacle {
     NoneFree,
     /// No bucket may be overwritten now. `wait`: the producer must wait for a bucket.
     Blocked { wait: bool },
-    /// The search is unfinished: the producer must release the mutex and call again.
-    Unfinished,
 }
 
 /// Where a reader without a bucket continues.
@@ -161,8 +157,8 @@ impl Outer {
 
     /// Finds a bucket for a producer. Prefers a free bucket. If `overwrite`, the alternative is the
     /// first closed bucket, by order of closing, that every gating group has passed, nobody holds
-    /// and no reservation wants. In record mode reservations fall until such a bucket exists: first
-    /// the yielding reservations, then the others, each kind oldest first.
+    /// and no reservation wants. In record mode, if there is no such bucket, the search allows
+    /// buckets that only yielding reservations want, and then all buckets.
     pub(crate) fn take<'s>(
         &mut self,
         storage: &'s Arc<Storage>,
@@ -176,20 +172,14 @@ impl Outer {
         if !overwrite {
             return Err(Obstacle::NoneFree);
         }
-        loop {
-            if !self.list_released() {
-                return Err(Obstacle::Unfinished);
-            }
-            if let Some(claimed) = self.victim(storage)? {
-                self.evict(storage, &claimed);
-                return Ok(claimed);
-            }
-            if mode != Mode::Record || self.reservations.is_none_standing() {
-                break;
-            }
-            if !self.let_fall(storage) {
-                break;
-            }
+        let protections = match mode {
+            Mode::Record => PROTECTIONS,
+            Mode::Protect | Mode::Wait => 1,
+        };
+        let found = (0..protections).find_map(|protection| self.victim(storage, protection));
+        if let Some(claimed) = found {
+            self.evict(storage, &claimed);
+            return Ok(claimed);
         }
         Err(Obstacle::Blocked {
             wait: match mode {
@@ -236,17 +226,29 @@ impl Outer {
         slot.max_ns = max_ns;
         slot.closing = closing;
         slot.closed_mono_ns = mono_ns;
-        slot.given_back_by.clear();
+        slot.needs = self.reservations.needs(min_ns, max_ns);
         self.list(index);
         closing
     }
 
-    /// Makes a closed bucket a candidate for eviction.
-    pub(crate) fn list(&mut self, index: u32) {
+    /// Adds a closed bucket to the heap of its protection.
+    fn list(&mut self, index: u32) {
+        let slot = &self.slots[index as usize];
+        let heap = &mut self.chains[slot.producer].closed[slot.protection()];
+        heap.push(index, &mut self.slots);
+    }
+
+    /// Changes how many reservations want a closed bucket.
+    pub(crate) fn change_needs(&mut self, index: u32, change: impl FnOnce(&mut Needs)) {
         let slot = &mut self.slots[index as usize];
-        slot.aside = None;
-        let list = &mut self.chains[slot.producer].overwritable;
-        list.push(Reverse((slot.closing, index)));
+        let before = slot.protection();
+        change(&mut slot.needs);
+        let after = slot.protection();
+        if before != after {
+            let heaps = &mut self.chains[slot.producer].closed;
+            heaps[before].remove(index, &mut self.slots);
+            heaps[after].push(index, &mut self.slots);
+        }
     }
 
     /// The producer's oldest bucket that has, or may still get, records from number `position` on.
@@ -309,7 +311,7 @@ impl Outer {
                 BucketState::Open => sum.open_buckets += 1,
                 BucketState::Closed => {
                     sum.closed_buckets += 1;
-                    sum.reserved_buckets += usize::from(self.reservations.is_wanted(slot));
+                    sum.reserved_buckets += usize::from(slot.protection() > 0);
                 }
             }
             if let Some(info) = slot.info(index, storage) {
@@ -319,45 +321,34 @@ impl Outer {
         }
     }
 
-    /// Claims the first candidate to have closed that every gating group has passed, no reservation
-    /// wants and nobody holds. Sets the candidates aside that a reservation wants; after [`PIECE`]
-    /// of them the search is [`Obstacle::Unfinished`]. Takes one more step for each producer and
-    /// each held candidate, however many buckets a gating group has still to read. `Ok(None)`: no
-    /// candidate can be overwritten.
-    fn victim<'s>(&mut self, storage: &'s Arc<Storage>) -> Result<Option<Claimed<'s>>, Obstacle> {
+    /// Claims the first bucket to have closed, of those with this protection that every gating
+    /// group has passed and nobody holds. Takes one more step for each producer and each held
+    /// bucket, however many buckets a gating group has still to read.
+    fn victim<'s>(&mut self, storage: &'s Arc<Storage>, protection: usize) -> Option<Claimed<'s>> {
         self.chains
             .iter_mut()
             .for_each(|chain| chain.is_gated = false);
-        let mut set_aside = 0;
         let mut held = std::mem::take(&mut self.scratch);
         let found = loop {
-            let candidates = self.chains.iter().filter(|chain| !chain.is_gated);
-            let Some(&Reverse((_, index))) = candidates
-                .filter_map(|chain| chain.overwritable.peek())
-                .max()
-            else {
-                break Ok(None);
+            let chains = self.chains.iter().filter(|chain| !chain.is_gated);
+            let first = chains.filter_map(|chain| chain.closed[protection].first());
+            let Some(index) = first.min_by_key(|index| self.slots[*index as usize].closing) else {
+                break None;
             };
             let slot = &self.slots[index as usize];
-            let (producer, is_passed) = (slot.producer, self.passed(slot));
-            let chain = &mut self.chains[producer];
+            let (is_passed, chain) = (self.passed(slot), &mut self.chains[slot.producer]);
             if !is_passed {
                 // A group passes the producer's buckets in their order: it has not passed any later
                 // bucket of the producer.
                 chain.is_gated = true;
                 continue;
             }
-            if set_aside == PIECE {
-                break Err(Obstacle::Unfinished);
+            chain.closed[protection].remove(index, &mut self.slots);
+            let claimed = Claimed::claim(storage, index as usize);
+            if claimed.is_some() {
+                break claimed;
             }
-            chain.overwritable.pop();
-            if self.set_aside(index) {
-                set_aside += 1;
-            } else if let Some(claimed) = Claimed::claim(storage, index as usize) {
-                break Ok(Some(claimed));
-            } else {
-                held.push(index);
-            }
+            held.push(index);
         };
         held.drain(..).for_each(|index| self.list(index));
         self.scratch = held;
@@ -383,24 +374,16 @@ impl Outer {
     }
 
     /// Logs a claimed bucket before it is overwritten, and removes the bucket from its producer's
-    /// list. If reservations have fallen, changes the counter of their news.
+    /// list. If a reservation wants the bucket, changes the counter of news.
     fn evict(&mut self, storage: &Storage, claimed: &Claimed<'_>) {
         let index = claimed.bucket().index as usize;
         let slot = &mut self.slots[index];
-        let victim = EvictedBucket {
-            bucket: slot.bucket(index),
-            producer: slot.producer,
-            first: slot.first,
-            closing: slot.closing,
-            packets: slot.packets,
-            bytes: slot.bytes,
-            min_ns: slot.min_ns,
-            max_ns: slot.max_ns,
-            times_ns: Vec::new(),
-        };
+        let victim = slot.contents(index);
+        if victim.is_needed {
+            self.reservations.bump_news();
+        }
         let stamp = |record| claimed.old_time_ns(record);
         self.log.add(victim, stamp);
-        self.reservations.evicted();
         slot.state = BucketState::Free;
         let latest = &mut self.evicted_closed_mono_ns;
         *latest = slot.closed_mono_ns.max(*latest);
@@ -425,6 +408,28 @@ impl BucketSlot {
             index: u32::try_from(index).expect("at most 65,535 buckets"),
             generation: self.generation,
         }
+    }
+
+    /// A closed bucket as an entry of the log, without the times of its records.
+    pub(crate) fn contents(&self, index: usize) -> EvictedBucket {
+        EvictedBucket {
+            bucket: self.bucket(index),
+            producer: self.producer,
+            first: self.first,
+            closing: self.closing,
+            is_needed: self.protection() > 0,
+            packets: self.packets,
+            bytes: self.bytes,
+            min_ns: self.min_ns,
+            max_ns: self.max_ns,
+            times_ns: Vec::new(),
+        }
+    }
+
+    /// 0: no reservation wants the closed bucket. 1: only yielding reservations want the bucket.
+    fn protection(&self) -> usize {
+        let last = self.needs.iter().rposition(|count| *count > 0);
+        last.map_or(0, |kind| kind + 1)
     }
 
     /// Whether the bucket or an older bucket of its producer may have records of `from_ns` or
@@ -510,9 +515,8 @@ pub(crate) mod tests {
             slot.producer = producer;
             slot.first = if producer == 0 { closing } else { 0 };
             (slot.packets, slot.closing) = (1, closing);
-            let entry = (closing, u32::try_from(index).unwrap());
-            outer.chains[producer].overwritable.push(Reverse(entry));
         }
+        (0..65_535).for_each(|index| outer.list(index));
         (outer, Arc::new(storage))
     }
 
@@ -531,12 +535,6 @@ pub(crate) mod tests {
         eprintln!("a try on 65,535 unread buckets: {each_ns} ns");
         // A try that visits all buckets takes 100 µs and more.
         assert!(each_ns < 20_000, "{each_ns} ns");
-    }
-
-    /// Number of candidates for eviction.
-    pub(crate) fn candidates(outer: &Outer) -> usize {
-        let chains = outer.chains.iter();
-        chains.map(|chain| chain.overwritable.len()).sum()
     }
 
     /// An outer queue without memory, whose buckets are all closed. Bucket `n` belongs to producer
@@ -569,8 +567,7 @@ pub(crate) mod tests {
                 older,
                 ..BucketSlot::default()
             };
-            let list = &mut outer.chains[producer].overwritable;
-            list.push(Reverse((u64::from(index), index)));
+            outer.list(index);
         }
         outer.closings = buckets as u64;
         outer

@@ -303,7 +303,6 @@ impl Producer {
             let epoch = self.ring.storage.freed.epoch();
             match self.try_next_bucket(base_ns, overwrite) {
                 Ok(()) => break,
-                Err(Obstacle::Unfinished) => {}
                 Err(Obstacle::NoneFree) => {
                     self.publish(); // wakes readers, unless already done
                     if let Some(hook) = &mut self.hook {

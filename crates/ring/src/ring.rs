@@ -117,9 +117,10 @@ pub struct RingStatistics {
     pub open_buckets: usize,
     /// Buckets that get no more records: full buckets, and the last buckets of dropped producers.
     pub closed_buckets: usize,
-    /// Closed buckets that an active reservation wants.
+    /// Closed buckets that a reservation wants.
     pub reserved_buckets: usize,
-    /// Reservations that fell since the start.
+    /// Reservations that are known to have fallen since the start. The ring compares a reservation
+    /// with the overwritten buckets when the owner calls a method.
     pub reservations_fallen: u64,
 }
 
@@ -237,7 +238,8 @@ impl Ring {
     /// Unless `producer` is below the number of producers that the ring was made for.
     pub fn buckets_from(&self, producer: usize, position: u64, out: &mut Vec<BucketInfo>) {
         let before = out.len();
-        self.0.newest_first(producer, |_, index, slot| {
+        self.0.newest_first(producer, |outer, index| {
+            let slot = &outer.slots[index];
             let info = slot.info(index, &self.0.storage);
             out.extend(info.filter(|info| info.first + u64::from(info.committed) > position));
             slot.reaches(position)
@@ -253,14 +255,13 @@ impl Ring {
     /// the producer's buckets from `from_ns` on, and at most two more.
     pub fn buckets_within(&self, from_ns: i64, to_ns: i64, out: &mut Vec<BucketInfo>) {
         let window = TimeWindow::new(from_ns, to_ns);
-        self.0.buckets_within(window, |_, _, _| true, out);
+        self.0.buckets_within(window, |_, _| true, out);
     }
 
     /// A counter that changes whenever [`Reservation::fallen`] may have something new: when a
-    /// reservation falls, and when a bucket is overwritten while a fallen reservation exists. Takes
-    /// no lock.
+    /// wanted bucket is overwritten. Takes no lock.
     ///
-    /// If a bucket that a fallen reservation lost is missing from a list ([`Reservation::buckets`],
+    /// If a bucket that a reservation lost is missing from a list ([`Reservation::buckets`],
     /// [`Self::buckets_from`]), the counter has already changed. If [`Self::hold`] failed, the
     /// counter may change later: call [`Reservation::fallen`], which takes the mutex.
     #[must_use]
@@ -357,23 +358,28 @@ impl Ring {
         self.0.storage.freed.notify();
     }
 
-    /// Reserves the packets of `from_ns..=to_ns` of ring time, whether already stored or not.
+    /// Reserves the packets of `from_ns..=to_ns` of ring time, whether already stored or not. If
+    /// the times of a producer increase, this visits only the producer's buckets from `from_ns` on,
+    /// and at most two more.
     #[must_use]
     pub fn reserve(&self, from_ns: i64, to_ns: i64) -> Reservation {
         Reservation::new(&self.0, from_ns, to_ns)
     }
 
     /// Reserves packets that were not read yet: as [`Self::reserve`], but without closed buckets
-    /// of only the first `read(producer)` records of a producer. This visits only the buckets
-    /// that closed since the oldest unread bucket, open buckets, and one more bucket of each
-    /// producer. Until this returns, another reservation must protect the unread buckets.
+    /// that contain only the first `read[producer]` records of a producer. This visits only the
+    /// unread buckets, and one more bucket of each producer. Until this returns, another
+    /// reservation must protect the unread buckets. With `after`, the new reservation also reports
+    /// the unread buckets that were overwritten since `after` last reported its losses.
+    #[must_use]
     pub fn reserve_unread(
         &self,
-        read: impl Fn(usize) -> u64,
+        read: Vec<u64>,
+        after: Option<&Reservation>,
         from_ns: i64,
         to_ns: i64,
     ) -> Reservation {
-        Reservation::unread(&self.0, read, from_ns, to_ns)
+        Reservation::unread(&self.0, (read, after), from_ns, to_ns)
     }
 
     /// Holds a bucket for reading. `None`: the bucket does not exist, was overwritten, or already
@@ -463,11 +469,11 @@ impl RingInner {
     pub(crate) fn newest_first(
         &self,
         producer: usize,
-        mut visit: impl FnMut(&Outer, usize, &BucketSlot) -> bool,
+        mut visit: impl FnMut(&mut Outer, usize) -> bool,
     ) {
         let mut held: Option<Hold> = None;
         loop {
-            let outer = lock(&self.outer);
+            let mut outer = lock(&self.outer);
             let mut next = match &held {
                 None => outer.newest(producer),
                 Some(hold) => outer.slots[hold.bucket().index as usize].older(),
@@ -475,10 +481,10 @@ impl RingInner {
             let mut visited = 0;
             let hold = loop {
                 let Some(index) = next else { return };
-                let slot = &outer.slots[index as usize];
-                if !visit(&outer, index as usize, slot) {
+                if !visit(&mut outer, index as usize) {
                     return;
                 }
+                let slot = &outer.slots[index as usize];
                 next = slot.older();
                 visited += 1;
                 // A bucket that already has the maximum number of holds gets no other hold. The
@@ -501,15 +507,16 @@ impl RingInner {
     pub(crate) fn buckets_within(
         &self,
         window: TimeWindow,
-        mut is_wanted: impl FnMut(&Outer, usize, &BucketSlot) -> bool,
+        mut is_wanted: impl FnMut(usize, &BucketSlot) -> bool,
         out: &mut Vec<BucketInfo>,
     ) {
         out.clear();
         for producer in 0..self.wait_sets.len() {
             let before = out.len();
-            self.newest_first(producer, |outer, index, slot| {
+            self.newest_first(producer, |outer, index| {
+                let slot = &outer.slots[index];
                 let may_reach = slot.may_reach(window.from_ns);
-                if may_reach && is_wanted(outer, index, slot) {
+                if may_reach && is_wanted(index, slot) {
                     let info = slot.info(index, &self.storage);
                     out.extend(info.filter(|info| window.touches(info.min_ns, info.max_ns)));
                 }
@@ -579,7 +586,7 @@ mod tests {
         let oldest_ns = BUCKETS as i64;
         for from_ns in [oldest_ns, 2 * oldest_ns - 3] {
             let (mut visits, mut listed) = (0, Vec::new());
-            let is_wanted = |_: &Outer, _: usize, _: &BucketSlot| {
+            let is_wanted = |_: usize, _: &BucketSlot| {
                 visits += 1;
                 true
             };

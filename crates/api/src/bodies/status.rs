@@ -132,7 +132,7 @@ struct RingBody {
     closed_buckets: usize,
     /// Closed buckets that dumps or pins need.
     reserved_buckets: usize,
-    /// Reservations of dumps and pins that the ring revoked because it needed their space.
+    /// Reservations of dumps and pins that lost packets because the ring needed their space.
     reservations_revoked: u64,
 }
 

@@ -204,7 +204,7 @@ fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
         ),
         (
             "retroscope_ring_reservations_revoked",
-            "Reservations of dumps and pins that the ring revoked to store newer packets.",
+            "Reservations of dumps and pins that lost packets to newer packets.",
             status.ring.reservations_fallen,
         ),
         (

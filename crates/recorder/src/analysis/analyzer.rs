@@ -604,7 +604,7 @@ impl Core {
         if order.looks_from_ns() != from_ns {
             reservation.set_interval(order.looks_from_ns(), to_ns);
         }
-        self.send(DumperMessage::Open(Box::new(order), reservation));
+        self.send(DumperMessage::Open(Box::new((order, reservation))));
     }
 
     fn close(&mut self, id: u64, clipped: Option<Clip>, suppressed: Suppressed) {

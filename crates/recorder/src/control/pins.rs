@@ -1,6 +1,6 @@
 //! Pins: named time ranges that the ring keeps for a client. Pins are reservations: in mode
-//! `record` the ring may drop a reservation, and the pin has *fallen*. A pin with a lease ends if
-//! its client does not renew the lease, for example because the client has crashed.
+//! `record` the ring may overwrite a reserved bucket, and the pin has *fallen*. A pin with a lease
+//! ends if its client does not renew the lease, for example because the client has crashed.
 
 use std::{
     collections::BTreeMap,

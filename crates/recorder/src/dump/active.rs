@@ -207,8 +207,8 @@ impl ActiveDump {
         let is_reading = self.reading.is_none() || self.unread_ns == i64::MAX && self.has_room();
         if !is_reading {
             self.leave_unread(unread_ns);
-            if let Some(reading) = &mut self.reading {
-                reading.set_yielding(true);
+            if let Some(reading) = &self.reading {
+                reading.set_yielding();
             }
         }
         is_reading
@@ -356,7 +356,7 @@ impl ActiveDump {
     /// If the dump has its own reading: counts the packets of buckets that were overwritten before
     /// the dump had read the packets. Returns whether packets were, or may have been, lost.
     pub(super) fn ask_what_fell(&mut self) -> bool {
-        let Some(reading) = self.reading.as_mut().filter(|reading| reading.has_fallen()) else {
+        let Some(reading) = &mut self.reading else {
             return false;
         };
         let lost = reading.lost();

@@ -273,7 +273,7 @@ impl Dumper {
 
     pub(crate) fn take(&mut self, message: DumperMessage) {
         match message {
-            DumperMessage::Open(order, reservation) => self.open(*order, reservation),
+            DumperMessage::Open(opened) => self.open(*opened),
             DumperMessage::Close(close) => {
                 let judge_by_ns = self.parts.common.clock.mono_ns() + COUNTERS_WAIT_NS;
                 self.active.close(*close, judge_by_ns);

@@ -7,8 +7,8 @@
 //! new record is read once for all of them, and each bucket is released once.
 //!
 //! A following dump may have to stop, because its filter is compiled for a new link type or its
-//! sink has no room. It then gets its own reservation again, which the ring drops before the
-//! reservations of dumps that make progress. The dump catches up later.
+//! sink has no room. It then gets its own reservation again. The ring overwrites the buckets of
+//! this reservation before those of dumps that make progress. The dump catches up later.
 
 use std::{
     cmp::Reverse,
@@ -20,7 +20,7 @@ use retroscope_ring::{BucketInfo, BucketRef, Ring};
 use super::{
     active::ActiveDump,
     order::CloseOrder,
-    reading::{OverwrittenBuckets, WindowReading},
+    reading::WindowReading,
     visit::{BucketVisit, WantedRecords},
 };
 use crate::control::progress::Reach;
@@ -313,12 +313,10 @@ impl Dumps {
                 continue;
             };
             let can_read = dump.can_read();
-            if let Some(reading) = &mut dump.reading {
-                reading.set_yielding(!can_read);
-            }
             let Some(reading) = dump.reading.as_ref().filter(|_| can_read) else {
                 // The frontier of the pass in which the dump last read.
                 dump.leave_unread(self.passed.frontier_ns);
+                dump.reading.iter().for_each(WindowReading::set_yielding);
                 continue;
             };
             dump.unread_ns = i64::MAX;
@@ -407,33 +405,15 @@ impl Dumps {
                 dump.ask_what_fell();
             }
         }
-        let following = self.following.as_ref();
-        if !following.is_some_and(|following| following.reading.has_fallen()) {
-            return;
-        }
-        let fresh = self.reading_on(i64::MIN, i64::MAX);
-        if let Some(following) = &mut self.following {
-            following.reading = fresh;
-        }
-    }
-
-    /// A new reading at the position of the following dumps. These dumps also get the losses of
-    /// their present reading up to now.
-    fn reading_on(&mut self, from_ns: i64, to_ns: i64) -> WindowReading {
-        let mut fresh = WindowReading::resume_at(&self.ring, &self.passed, from_ns, to_ns);
-        let lost = self.lost_by_followers();
-        if let Some(following) = &self.following {
-            fresh.has_read_as(&following.reading, &lost);
-        }
-        fresh
+        self.tell_followers_lost();
     }
 
     /// Tells the following dumps what they lost.
-    fn lost_by_followers(&mut self) -> OverwrittenBuckets {
+    fn tell_followers_lost(&mut self) {
         let following = self.following.as_mut();
-        let lost = following.map_or_else(OverwrittenBuckets::default, |following| {
-            following.reading.lost()
-        });
+        let Some(lost) = following.map(|following| following.reading.lost()) else {
+            return;
+        };
         if !lost.is_none() {
             self.count(self.by_id.len());
             let followers = self.by_id.values_mut();
@@ -441,7 +421,6 @@ impl Dumps {
                 dump.lose(&lost);
             }
         }
-        lost
     }
 
     /// Ends the catching-up of dumps that have read all records within reach and have room.
@@ -463,7 +442,12 @@ impl Dumps {
                 // The shared reservation is created before the dump's own reservation is asked for
                 // the last time. So no eviction falls between the two.
                 let following = self.following.get_or_insert_with(|| SharedReading {
-                    reading: WindowReading::resume_at(&self.ring, &self.passed, i64::MIN, i64::MAX),
+                    reading: WindowReading::resume_at(
+                        &self.ring,
+                        &self.passed,
+                        None,
+                        (i64::MIN, i64::MAX),
+                    ),
                     window: (i64::MAX, i64::MIN),
                 });
                 Some(&mut following.window)
@@ -500,9 +484,11 @@ impl Dumps {
             let Some(dump) = dump.filter(|dump| dump.reading.is_none()) else {
                 continue;
             };
-            let (from_ns, to_ns) = (dump.order.looks_from_ns(), dump.end_ns);
-            let mut reading = self.reading_on(from_ns, to_ns);
-            reading.set_yielding(true);
+            let window = (dump.order.looks_from_ns(), dump.end_ns);
+            self.tell_followers_lost();
+            let following = self.following.as_ref().map(|following| &following.reading);
+            let reading = WindowReading::resume_at(&self.ring, &self.passed, following, window);
+            reading.set_yielding();
             if let Some(dump) = self.by_id.get_mut(&id) {
                 dump.reading = Some(reading);
                 dump.leave_unread(unread_ns);

@@ -30,7 +30,7 @@ pub(super) const DATAGRAM_NS: i64 = 100_000_000;
 #[derive(Debug)]
 pub(crate) enum DumperMessage {
     /// Start a dump, whose window is reserved.
-    Open(Box<DumpOrder>, Reservation),
+    Open(Box<(DumpOrder, Reservation)>),
     /// One more alert belongs to a dump. The dump can mark the alert's frame only if the frame is
     /// not written yet, and its record is `unread` or later.
     Alert {

@@ -12,9 +12,9 @@ use crate::control::progress::Reach;
 pub(super) struct WindowReading {
     /// Reserves the buckets that are not wholly read.
     reservation: Reservation,
-    yields: bool,
-    /// The number of records that were read, by reserved bucket. `u32::MAX`: the loss of the bucket
-    /// is already reported.
+    /// Number of each producer's records that were read before the reading began.
+    began_at: Vec<u64>,
+    /// The number of records that were read, by reserved bucket, if the reading has read records.
     scanned: HashMap<BucketRef, u32>,
 }
 
@@ -39,43 +39,32 @@ impl WindowReading {
     pub(super) fn new(reservation: Reservation) -> Self {
         Self {
             reservation,
-            yields: false,
+            began_at: Vec::new(),
             scanned: HashMap::new(),
         }
     }
 
     /// A reading that has read all records within `reach`, and needs later records from buckets
-    /// that touch `from_ns..=to_ns`. Reserves no closed bucket that is wholly read.
-    pub(super) fn resume_at(ring: &Ring, reach: &Reach, from_ns: i64, to_ns: i64) -> Self {
-        let mut infos = Vec::new();
-        for producer in 0..ring.producers() {
-            // Begin at the last record that was read: its bucket may be read only in part.
-            let from = reach.limit(producer).saturating_sub(1);
-            ring.buckets_from(producer, from, &mut infos);
-        }
-        let mut scanned = HashMap::new();
-        for info in &infos {
-            let read = reach.limit_in(info).min(info.committed);
-            if read > 0 && !(info.closed && read == info.committed) {
-                scanned.insert(info.bucket, read);
-            }
-        }
-        // The listing comes before the reservation. Otherwise a bucket that closes in between could
-        // be reserved but missing in `scanned`, and its records would be read twice.
-        let reservation = ring.reserve_unread(|producer| reach.limit(producer), from_ns, to_ns);
+    /// that touch `from_ns..=to_ns`. With `shared`, also records that `shared` has read, and from
+    /// now on the losses that `shared` has not reported yet.
+    pub(super) fn resume_at(
+        ring: &Ring,
+        reach: &Reach,
+        shared: Option<&Self>,
+        (from_ns, to_ns): (i64, i64),
+    ) -> Self {
+        let (read, after) = (reach.limits.clone(), shared.map(|it| &it.reservation));
         Self {
-            reservation,
-            yields: false,
-            scanned,
+            reservation: ring.reserve_unread(read, after, from_ns, to_ns),
+            began_at: reach.limits.clone(),
+            scanned: shared.map_or_else(HashMap::new, |it| it.scanned.clone()),
         }
     }
 
-    /// Sets whether the reading *yields*, because it makes no progress. The ring drops the
-    /// reservations of readings that yield before all other reservations.
-    pub(super) fn set_yielding(&mut self, yields: bool) {
-        if std::mem::replace(&mut self.yields, yields) != yields {
-            self.reservation.set_yielding(yields);
-        }
+    /// Lets the reading *yield* from now on, because it makes no progress. The ring overwrites the
+    /// buckets of readings that yield before all other reserved buckets.
+    pub(super) fn set_yielding(&self) {
+        self.reservation.set_yielding(true);
     }
 
     /// Limits the reading to buckets that touch `from_ns..=to_ns`.
@@ -90,12 +79,14 @@ impl WindowReading {
 
     /// The unread records among the first `limit` records of a bucket.
     pub(super) fn unread(&self, info: &BucketInfo, limit: u32) -> Range<u32> {
-        self.read(info.bucket)..info.committed.min(limit)
+        self.read(info.bucket, info.producer, info.first)..info.committed.min(limit)
     }
 
     /// Number of records of a bucket that were read.
-    fn read(&self, bucket: BucketRef) -> u32 {
-        self.scanned.get(&bucket).copied().unwrap_or(0)
+    fn read(&self, bucket: BucketRef, producer: usize, first: u64) -> u32 {
+        let began_at = self.began_at.get(producer).copied().unwrap_or(0);
+        let before = u32::try_from(began_at.saturating_sub(first)).unwrap_or(u32::MAX);
+        self.scanned.get(&bucket).copied().unwrap_or(before)
     }
 
     /// Notes that the first `records` of a bucket were read.
@@ -103,31 +94,15 @@ impl WindowReading {
         self.scanned.insert(bucket, records);
     }
 
-    /// Continues at the position of the reading `other`. The losses of `other`, the latest of which
-    /// are `lost`, are already reported, and this reading must not report them again.
-    pub(super) fn has_read_as(&mut self, other: &Self, lost: &OverwrittenBuckets) {
-        // `u32::MAX` marks losses that `other` inherited in this way. The ring had overwritten
-        // these buckets before this reading was made, so this reading cannot report the losses.
-        let read = other.scanned.iter().filter(|(_, read)| **read != u32::MAX);
-        self.scanned.extend(read);
-        let lost = lost.buckets.iter();
-        self.scanned
-            .extend(lost.map(|(bucket, _)| (bucket.bucket, u32::MAX)));
-    }
-
     /// Lets the ring overwrite the listed buckets that are closed and wholly read.
     pub(super) fn give_back(&mut self, infos: &[BucketInfo]) {
         for info in infos {
-            if info.closed && self.read(info.bucket) == info.committed {
+            let read = self.read(info.bucket, info.producer, info.first);
+            if info.closed && read >= info.committed {
                 self.reservation.give_back(info.bucket);
                 self.scanned.remove(&info.bucket);
             }
         }
-    }
-
-    /// Whether the ring has dropped the reservation, which then protects no bucket.
-    pub(super) fn has_fallen(&self) -> bool {
-        self.reservation.has_fallen()
     }
 
     /// The unread records that were overwritten since the last call.
@@ -136,7 +111,8 @@ impl WindowReading {
         let unknown_before_ns = self.reservation.fallen(&mut fallen);
         let mut buckets = Vec::new();
         for bucket in fallen {
-            let skip = self.scanned.remove(&bucket.bucket).unwrap_or(0);
+            let skip = self.read(bucket.bucket, bucket.producer, bucket.first);
+            self.scanned.remove(&bucket.bucket);
             if skip < bucket.packets {
                 buckets.push((bucket, skip));
             }

@@ -123,11 +123,6 @@ impl Control {
     pub(crate) fn is_closed(&self) -> bool {
         self.0.load(Ordering::Acquire) & STATE_MASK == CLOSED // pairs with L
     }
-
-    /// Whether a reader holds the bucket. Holds may change before this returns.
-    pub(crate) fn is_held(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & HOLDS_MASK != 0 // a guess: only claim() decides
-    }
 }
 
 #[cfg(not(loom))]
@@ -149,7 +144,6 @@ mod tests {
         assert!(!control.is_closed());
         control.close();
         assert!(control.is_closed());
-        assert!(control.is_held());
         assert_eq!(control.claim(), None, "held");
         control.release();
         assert_eq!(control.claim(), Some(2));

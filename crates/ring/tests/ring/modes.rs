@@ -114,14 +114,17 @@ fn a_held_bucket_is_skipped() {
 }
 
 #[test]
-fn record_mode_lets_the_oldest_reservation_fall() {
+fn record_mode_overwrites_the_oldest_bucket_if_all_are_wanted() {
     let ring = ring(Mode::Record);
     let mut producer = ring.producer().unwrap();
     let first = ring.reserve(0, 11);
     let second = ring.reserve(9, 100);
     fill(&mut producer);
     let mut lost: Vec<EvictedBucket> = Vec::new();
+    let news = ring.reservation_news();
     store(&mut producer, 24).unwrap();
+    assert!(ring.reservation_news() > news);
+    assert_eq!((first.has_fallen(), second.has_fallen()), (true, false));
     assert_eq!(first.fallen(&mut lost), None);
     assert_eq!(lost.iter().map(|b| b.min_ns).collect::<Vec<_>>(), [0]);
     assert_eq!(ring.statistics().reservations_fallen, 1);
@@ -129,11 +132,7 @@ fn record_mode_lets_the_oldest_reservation_fall() {
         store(&mut producer, time).unwrap();
     }
     assert_eq!(second.fallen(&mut lost), None);
-    assert_eq!(
-        lost.len(),
-        2,
-        "0..9 alone belonged to the first; then the second fell too"
-    );
+    assert_eq!(lost.len(), 2, "0..9 belonged to the first alone");
     assert_eq!(
         (lost[1].min_ns, ring.statistics().reservations_fallen),
         (9, 2)
@@ -148,44 +147,42 @@ fn record_mode_lets_the_oldest_reservation_fall() {
     assert_eq!(lost[2].count_in(10, 100, 2).packets, 1);
 }
 
-/// 1,000 reservations, and a last reservation for the first bucket, want different subsets of a
-/// full ring. Only as many may fall as are needed to overwrite a bucket, oldest first.
+/// All buckets are wanted: each by 500 reservations that yield, and some also by a reservation that
+/// does not. Buckets that nobody wants go first, then those that only yielding reservations want.
 #[test]
-fn as_many_reservations_fall_as_must() {
+fn yielding_reservations_lose_buckets_first() {
     let ring = ring(Mode::Record);
     let mut producer = ring.producer().unwrap();
     fill(&mut producer);
-    // Reservations 0 to 499 want all buckets, except that 250 gives back the bucket of stamps 3 to
-    // 5. Reservations 500 to 999 want the buckets from stamp 6 on.
-    let news = ring.reservation_news();
-    let reserve = |number| ring.reserve(if number < 500 { 0 } else { 6 }, i64::MAX);
-    let mut reservations: Vec<_> = (0..1000).map(reserve).collect();
-    let oldest = ring.reserve(0, 2);
-    let second = listed(&reservations[0])[1].bucket;
-    reservations[250].give_back(second);
-    store(&mut producer, 24).unwrap();
-    let fallen = |reservations: &[Reservation]| {
-        let fallen = reservations.iter().filter(|it| it.has_fallen());
-        fallen.count()
+    let yielding: Vec<_> = (0..500).map(|_| ring.reserve(0, i64::MAX)).collect();
+    yielding.iter().for_each(|it| it.set_yielding(true));
+    let firm = ring.reserve(0, 5);
+    let buckets = listed(&firm);
+    for reservation in yielding.iter().chain([&firm]) {
+        reservation.give_back(buckets[1].bucket);
+    }
+    let next = |producer: &mut Producer, time: i64| {
+        let before = ring.reserve(0, i64::MAX).evicted_before().packets;
+        (time..time + PER_BUCKET).for_each(|time| store(producer, time).unwrap());
+        let after = *ring.reserve(0, i64::MAX).evicted_before();
+        assert_eq!(after.packets - before, 3);
+        after.last_ns
     };
-    assert!(ring.reservation_news() > news);
-    assert_eq!(ring.statistics().reservations_fallen, 500);
-    assert_eq!(fallen(&reservations[..500]), 500);
-    assert!(ring.hold(second).is_none(), "it is the one that got free");
+    assert_eq!(next(&mut producer, 24), Some(5), "nobody wants it");
+    assert!(!yielding[0].has_fallen());
+    assert_eq!(next(&mut producer, 27), Some(8));
+    assert_eq!(next(&mut producer, 30), Some(11));
+    assert!(yielding.iter().all(Reservation::has_fallen));
+    assert!(!firm.has_fallen());
+    // Now the others keep their buckets.
+    yielding.iter().for_each(|it| it.set_yielding(false));
+    assert_eq!(next(&mut producer, 33), Some(11), "the first of all");
+    assert!(firm.has_fallen());
     let mut lost = Vec::new();
-    for (number, reservation) in reservations.iter().enumerate() {
-        assert_eq!(reservation.fallen(&mut lost), None);
-        let expected = number + 1 - usize::from(number >= 250);
-        assert_eq!(lost.len(), expected.min(499), "{number}");
-    }
-    // The reservation `oldest` protects the first bucket. After reservations 500 to 999 are
-    // dropped, the other buckets can be overwritten.
-    drop(reservations.drain(500..));
-    for time in 25..51 {
-        store(&mut producer, time).unwrap();
-    }
-    assert_eq!(ring.statistics().reservations_fallen, 500);
-    assert_eq!(listed(&oldest).len(), 1);
+    assert_eq!(yielding[499].fallen(&mut lost), None);
+    assert_eq!(lost.iter().map(|b| b.min_ns).collect::<Vec<_>>(), [6, 9, 0]);
+    drop(yielding);
+    assert_eq!(next(&mut producer, 36), Some(14), "nobody wants it now");
 }
 
 /// The log forgets overwritten buckets before the owner of a fallen reservation asks for its
@@ -282,11 +279,12 @@ fn protect_mode_drops_what_is_new_until_something_is_given_back() {
 fn modes_change_while_a_writer_is_stuck() {
     let ring = ring(Mode::Protect);
     let mut producer = ring.producer().unwrap();
-    let _reservation = ring.reserve(i64::MIN, i64::MAX);
+    let reservation = ring.reserve(i64::MIN, i64::MAX);
     fill(&mut producer);
     assert_eq!(store(&mut producer, 24), Err(StoreError::Full));
     ring.set_mode(Mode::Record);
     assert_eq!(store(&mut producer, 25), Ok(()));
+    assert!(reservation.has_fallen());
     assert_eq!(ring.statistics().reservations_fallen, 1);
 }
 

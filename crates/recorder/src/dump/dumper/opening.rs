@@ -27,7 +27,7 @@ use super::{
 use crate::control::time::rfc3339;
 
 impl Dumper {
-    pub(super) fn open(&mut self, mut order: DumpOrder, reservation: Reservation) {
+    pub(super) fn open(&mut self, (mut order, reservation): (DumpOrder, Reservation)) {
         if let Some((producer, ..)) = order.trigger {
             self.parts.common.record_age(producer, order.trigger_ns);
         }

@@ -380,8 +380,8 @@ impl Pair {
     }
 
     fn check_fallen(&mut self, id: u64) {
-        let stands = self.model.reservations[&id].stands;
-        assert_eq!(self.reservations[&id].has_fallen(), !stands);
+        let has_fallen = self.model.reservations[&id].has_fallen;
+        assert_eq!(self.reservations[&id].has_fallen(), has_fallen);
         let mut lost = Vec::new();
         assert_eq!(self.reservations[&id].fallen(&mut lost), None);
         let lost: Vec<Key> = lost

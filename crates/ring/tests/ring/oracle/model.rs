@@ -54,10 +54,11 @@ pub(crate) struct Writer {
 pub(crate) struct Reservation {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
-    /// Whether the reservation falls before reservations that do not yield.
+    /// Whether buckets of the reservation are overwritten before those of reservations that do not
+    /// yield.
     pub(crate) yields: bool,
     pub(crate) given: HashSet<Key>,
-    pub(crate) stands: bool,
+    pub(crate) has_fallen: bool,
     pub(crate) lost: Vec<Key>,
 }
 
@@ -257,7 +258,7 @@ impl Model {
             to_ns,
             yields: false,
             given: HashSet::new(),
-            stands: true,
+            has_fallen: false,
             lost: Vec::new(),
         };
         self.reservations.insert(id, reservation);
@@ -378,7 +379,16 @@ impl Model {
     fn is_reserved(&self, key: Key) -> bool {
         self.reservations
             .values()
-            .any(|reservation| reservation.stands && self.wants(reservation, key))
+            .any(|reservation| self.wants(reservation, key))
+    }
+
+    /// In which order the bucket is overwritten: 0 if no reservation wants it, 1 if only yielding
+    /// reservations want it.
+    fn protection(&self, key: Key) -> u8 {
+        let all = self.reservations.values();
+        let wanting = all.filter(|reservation| self.wants(reservation, key));
+        let of = |reservation: &Reservation| if reservation.yields { 1 } else { 2 };
+        wanting.map(of).max().unwrap_or(0)
     }
 
     fn passed(&self, key: Key) -> bool {
@@ -394,44 +404,24 @@ impl Model {
             self.free -= 1;
             return Ok(());
         }
-        loop {
-            let closed = |key: &Key| self.buckets[key].closed.is_some();
-            let could: Vec<Key> = self
-                .buckets
-                .keys()
-                .filter(|key| closed(key) && self.passed(**key) && self.buckets[key].holds == 0)
-                .copied()
-                .collect();
-            let free = could.iter().filter(|key| !self.is_reserved(**key));
-            if let Some(&victim) = free.min_by_key(|key| self.buckets[key].closed) {
+        let closed = |key: &Key| self.buckets[key].closed.is_some();
+        let could = self
+            .buckets
+            .keys()
+            .copied()
+            .filter(|key| closed(key) && self.passed(*key) && self.buckets[key].holds == 0);
+        let most = if self.mode == Mode::Record { 2 } else { 0 };
+        let could = could.filter(|key| self.protection(*key) <= most);
+        let victim = could.min_by_key(|key| (self.protection(*key), self.buckets[key].closed));
+        let is_unread = |key: &Key| closed(key) && !self.passed(*key);
+        match (victim, self.mode) {
+            (Some(victim), _) => {
                 self.evict(victim);
-                return Ok(());
+                Ok(())
             }
-            let keeps = |reservation: &Reservation| {
-                reservation.stands && could.iter().any(|key| self.wants(reservation, *key))
-            };
-            let first = self
-                .reservations
-                .iter()
-                .filter(|(_, reservation)| keeps(reservation))
-                .min_by_key(|(id, reservation)| (!reservation.yields, **id))
-                .map(|(&id, _)| id);
-            match (self.mode, first) {
-                (Mode::Record, Some(id)) => {
-                    self.reservations.get_mut(&id).expect("just found").stands = false;
-                    self.fallen += 1;
-                }
-                (Mode::Wait, _) => return Err(StoreError::Closed),
-                (Mode::Record, None)
-                    if self
-                        .buckets
-                        .keys()
-                        .any(|key| closed(key) && !self.passed(*key)) =>
-                {
-                    return Err(StoreError::Closed);
-                }
-                _ => return Err(StoreError::Full),
-            }
+            (None, Mode::Wait) => Err(StoreError::Closed),
+            (None, Mode::Record) if self.buckets.keys().any(is_unread) => Err(StoreError::Closed),
+            (None, Mode::Record | Mode::Protect) => Err(StoreError::Full),
         }
     }
 
@@ -443,11 +433,10 @@ impl Model {
             .map(|(&id, _)| id)
             .collect();
         for id in wanting {
-            self.reservations
-                .get_mut(&id)
-                .expect("just found")
-                .lost
-                .push(key);
+            let reservation = self.reservations.get_mut(&id).expect("just found");
+            reservation.lost.push(key);
+            self.fallen += u64::from(!reservation.has_fallen);
+            reservation.has_fallen = true;
         }
         let bucket = self.buckets.remove(&key).expect("just found");
         self.evicted.extend(bucket.records);

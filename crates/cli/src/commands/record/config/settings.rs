@@ -130,8 +130,9 @@ settings! {
             ring_memfd: bool,
             /// Behavior when dumps and pins need all packets in the ring
             ///
-            /// `record`: new packets overwrite the oldest dump or pin, which loses what it has not
-            /// written. `protect`: dumps and pins keep their packets, and new packets are lost.
+            /// `record`: new packets overwrite the oldest packets, and dumps and pins that need
+            /// these packets lose them. `protect`: dumps and pins keep their packets, and new
+            /// packets are lost.
             when_full: RingFull = "record",
             /// Keep only the beginnings of flows, as 20KiB
             ///
