@@ -68,7 +68,8 @@ impl<'r> Grid<'r> {
     }
 }
 
-/// Formats a figure with about three significant digits, and commas.
+/// Formats a figure: from 100 on an integer with commas, otherwise at most four decimals and
+/// usually three significant digits.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 99.95 => 0,

@@ -143,8 +143,8 @@ pub struct Ip {
     /// Upper-layer protocol, after IPv6 extension headers and authentication headers. `None` if
     /// that chain was not captured, is malformed, or continues in another fragment.
     pub proto: Option<u8>,
-    /// Set for a fragment. `None` for an atomic fragment (offset 0, no more fragments), which is a
-    /// whole packet.
+    /// Set for a fragment whose fragment fields were captured. `None` also for an atomic fragment
+    /// (offset 0, no more fragments), which is a whole packet.
     pub fragment: Option<Fragment>,
     /// Bytes of the IP packet on the wire, fixed header included. `None` if the header gives no
     /// length: jumbograms and segmentation offload.

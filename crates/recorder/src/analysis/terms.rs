@@ -40,11 +40,11 @@ pub struct TriggerRequest {
     /// For a rule: how long after the end of a window the same dump expression starts no other
     /// dump.
     pub hold_off: Option<Duration>,
-    /// For a rule: maximum number of dumps open at once; 0: no limit. This limit applies in
-    /// addition to the limits that all rules share.
+    /// For a rule: maximum number of dumps open at once; 0 or `None`: no limit. This limit
+    /// applies in addition to the limits that all rules share.
     pub max_dumps: Option<u64>,
     /// For a rule: maximum number of dumps started in any minute, in addition to the shared limit;
-    /// 0: no limit.
+    /// 0 or `None`: no limit.
     pub dumps_per_minute: Option<u64>,
     /// For a rule: while its dumps of the last hour have this number of bytes, the rule starts no
     /// other dump. 0 or `None`: the rule has no limit.

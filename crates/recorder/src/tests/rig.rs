@@ -600,8 +600,8 @@ impl Rig {
         }
     }
 
-    /// The number of dumps for which packets came too late, and by source the number of packets
-    /// that were too late.
+    /// The number of dumps for which packets may have come too late, and by source an upper bound
+    /// of such packets.
     pub(crate) fn late(&self) -> (u64, Vec<u64>) {
         let sources = self.common.intake.snapshots().into_iter();
         let outdated = self.common.counters.reading().outdated;

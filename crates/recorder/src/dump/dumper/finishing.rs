@@ -21,7 +21,7 @@ const TRY_AGAIN_NS: i64 = 1_000_000_000;
 /// without a sidecar.
 const LACKING_MAX: usize = 1000;
 /// If this number of dumps waits to be compressed or is being compressed, a further dump stays
-/// plain.
+/// plain. This is decided before the dump's sidecar is written.
 const COMPRESSED_MAX: usize = 1000;
 /// Note of a dump that is not compressed, because a disk without room for a sidecar has no room for
 /// a compressed copy.
