@@ -346,7 +346,8 @@ mod tests {
             });
             let pieces = || (0..BUCKETS).step_by(PIECE).rev();
             let count = |outer: &mut Outer, first: u32, change: fn(&mut Needs)| {
-                let piece = first..BUCKETS.min(first + PIECE as u32);
+                let end = first + u32::try_from(PIECE).unwrap();
+                let piece = first..BUCKETS.min(end);
                 piece.for_each(|index| outer.change_needs(index, change));
             };
             let opening = steps_ns(pieces(), |first| {
