@@ -202,6 +202,20 @@ mod tests {
     use super::*;
     use crate::measure::Spread;
 
+    /// A logarithmic axis would leave the 0 out.
+    #[test]
+    fn a_loss_of_zero_is_drawn() {
+        let losses = [(8, 57.0), (32, 2.0), (64, 0.0)];
+        let rows = losses.map(|(size, value)| {
+            let name = format!("shed/queue/thread/{size}MiB");
+            Row::new(&name, None, Ok(Spread::once(value)))
+        });
+        let mut figures = rows::table(rows::FIGURES);
+        let figure = figures.find(|figure| figure[0] == "shed-queue").unwrap();
+        let marks = |rows: &[Row]| draw(rows, &figure).unwrap().1.matches("<polygon").count();
+        assert_eq!(marks(&rows), marks(&rows[..2]) + 1);
+    }
+
     #[test]
     fn both_axes_have_labels() {
         let rates = [(50, 100.0), (100, 61.0), (200, 33.0), (400, 18.0)];

@@ -13,7 +13,7 @@ use std::{
 use retroscope_packet::{FlowKey, FragmentKey, community_id_of};
 
 use crate::{
-    FilterError, FilterProblem, LinkContext, Program,
+    FilterError, FilterProblem, LinkContext, Program, Variable,
     compile::{self, compile},
     plan::EvaluationPlan,
 };
@@ -48,6 +48,16 @@ impl FilledExpression {
             plan: Arc::new(EvaluationPlan::Piece(0)),
             pieces: vec![piece],
             terms: TermValues::default(),
+        }
+    }
+
+    /// Whether the expression is empty, or only `$iface`: it selects no particular flow.
+    #[must_use]
+    pub fn selects_no_flow(&self) -> bool {
+        match &*self.plan {
+            EvaluationPlan::Piece(_) => self.display.trim().is_empty(),
+            EvaluationPlan::Term(variable) => *variable == Variable::Iface,
+            _ => false,
         }
     }
 

@@ -208,13 +208,13 @@ impl Reservation {
         let (before, kind_before) = (state.window, state.kind());
         change(state);
         let (after, kind) = (state.window, state.kind());
+        if (before, kind_before) == (after, kind) {
+            return;
+        }
         let windows = &mut outer.reservations.windows;
         windows[kind_before].replace(before, TimeWindow::EMPTY);
         windows[kind].replace(TimeWindow::EMPTY, after);
         drop(outer);
-        if (before, kind_before) == (after, kind) {
-            return;
-        }
         let from_ns = before.from_ns.min(after.from_ns);
         for producer in 0..self.ring.wait_sets.len() {
             self.ring.newest_first(producer, |outer, index| {

@@ -189,11 +189,8 @@ impl DumpPredicate {
     /// Whether the dump selects all packets, or all packets of an interface: that of an alert, or
     /// `$iface` of the trigger packet.
     pub(crate) fn selects_no_flow(&self) -> bool {
-        self.filter().is_some_and(|filter| {
-            let text = filter.filled().as_str().trim();
-            let number = (text.strip_prefix("$iface[")).and_then(|rest| rest.strip_suffix(']'));
-            text.is_empty() || number.is_some_and(|number| !number.contains(']'))
-        })
+        let filter = self.filter();
+        filter.is_some_and(|filter| filter.filled().selects_no_flow())
     }
 
     /// The filter, for a rule set that finds candidate packets; `None`: a script decides.

@@ -214,7 +214,8 @@ fn overwriting_around_reservations_does_not_allocate() {
     assert_eq!(allocations(|| run(200, &mut time, &window)), 0);
     let statistics = ring.statistics();
     assert!(statistics.evicted_packets > 10_000);
-    assert!(!standing.has_fallen());
+    assert!(!standing.has_fallen() && !window.has_fallen());
+    assert_eq!(ring.statistics().reservations_fallen, 0);
     standing.buckets(&mut listed);
     assert!(
         listed.iter().any(|info| info.min_ns == 1),
