@@ -229,7 +229,7 @@ impl Runner {
         times_ns: &[i64],
         dumps: &mut Vec<ModuleDumpRequest>,
     ) {
-        assert!(packets.len() <= MANY, "{} packets", packets.len());
+        assert!(packets.len() <= MANY && times_ns.len() <= packets.len());
         self.quiet_since = None;
         self.shunted = 0;
         let mut start = 0;

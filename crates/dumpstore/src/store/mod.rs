@@ -35,8 +35,9 @@ use serde_json::Value;
 use crate::disk::Disk;
 
 /// Maximum number of bytes read from a sidecar. A sidecar lists at most 1,000 alerts with up to
-/// 8 KiB of text, the times of at most 1,000 suppressed hits, and interfaces.
-const SIDECAR_BYTES_MAX: u64 = 32 << 20;
+/// 8 KiB of text, of which JSON makes up to 48 KiB, the times of at most 1,000 suppressed hits, and
+/// interfaces.
+const SIDECAR_BYTES_MAX: u64 = 64 << 20;
 /// The extensions of complete captures without compression.
 const ENDS: [&str; 2] = [".pcapng", ".pcap"];
 /// The last extension of a compressed capture's name.

@@ -220,10 +220,7 @@ impl RecorderHandle {
     /// [`CommandError`]; `Refused`: the recording is from files, or `mode` is [`Mode::Wait`].
     pub fn set_when_full(&self, mode: Mode) -> Result<(), CommandError> {
         self.check_live()?;
-        if mode == Mode::Wait {
-            let why = "a live recording never waits for its readers";
-            return Err(CommandError::Refused(why.to_owned()));
-        }
+        check_when_full(mode)?;
         self.common()?.ring.set_mode(mode);
         Ok(())
     }
@@ -257,6 +254,15 @@ impl RecorderHandle {
             TrySendError::Disconnected(_) => CommandError::Ended,
         })
     }
+}
+
+/// Refuses a mode that a live recording cannot have.
+pub(super) fn check_when_full(mode: Mode) -> Result<(), CommandError> {
+    if mode == Mode::Wait {
+        let why = "a live recording never waits for its readers";
+        return Err(CommandError::Refused(why.to_owned()));
+    }
+    Ok(())
 }
 
 pub(super) fn late(error: RecvTimeoutError) -> CommandError {

@@ -21,7 +21,7 @@ use crate::{
     start::{
         config::Config,
         default_window,
-        handle::{CommandError, RecorderHandle},
+        handle::{CommandError, RecorderHandle, check_when_full},
         rules::{Edit, Ready, RuleTable, names},
         shared_limits,
     },
@@ -112,13 +112,16 @@ impl RecorderHandle {
     ///
     /// # Errors
     /// [`CommandError`]: nothing has changed, except after [`CommandError::Late`] (then the rules
-    /// usually change) or with `when_full` [`Mode::Wait`](retroscope_ring::Mode::Wait). `Refused`:
-    /// for example, a rule has the name of another rule that a command added, or scripts differ.
+    /// usually change). `Refused`: for example, a rule has the name of another rule that a command
+    /// added, scripts differ, or `when_full` is [`Mode::Wait`](retroscope_ring::Mode::Wait).
     pub fn reload(&self, config: &Config) -> Result<ReloadOutcome, CommandError> {
         self.check_live()?;
         let mut configured = lock(&self.rules.configured);
         let wanted = self.wanted(config, &configured.config)?;
         let settings = changed_settings(config, &configured.config);
+        if settings.contains(&"when-full") {
+            check_when_full(config.when_full)?;
+        }
         let default = match settings.contains(&"dump") {
             true => Some(self.rules.template(&config.dump)?),
             false => None,

@@ -6,6 +6,7 @@ use std::{
 };
 
 use retroscope_filter::Filter;
+use retroscope_ring::Mode;
 
 use crate::{
     CommandError, Condition, Config, ReloadOutcome, RuleStatus, TriggerRequest, Verdict,
@@ -183,6 +184,7 @@ fn it_is_all_or_nothing() {
                 },
             }];
         }),
+        other(|it| it.when_full = Mode::Wait),
     ];
     let says = [
         "rule 'good': ",
@@ -193,6 +195,7 @@ fn it_is_all_or_nothing() {
         "no control characters",
         "rule '1': ",
         "--cutoff",
+        "never waits",
     ];
     for (wrong, says) in wrong.iter().zip(says) {
         let why = refusal(&mut rig, wrong);
