@@ -4,10 +4,9 @@
 //! `cargo run --release -p retroscope-recorder --example recorder_throughput [RING_MIB] [SIZE]
 //! [FILTER…]`
 //!
-//! The generator makes as many frames as fit into 15/16 of the ring. So the ring overwrites no
-//! frame, and runs with the same arguments have the same number of packets. The ring's memory is
-//! populated before the clock starts.
-//! The run fails if a packet is not stored or not analyzed, or if a packet matches a trigger.
+//! The generator makes as many frames as fit into 15/16 of the ring, so the ring overwrites no
+//! frame. The run fails if a packet is not stored or not analyzed, or if a packet matches a
+//! trigger.
 #![expect(clippy::print_stdout, reason = "prints a measurement")]
 
 use std::{env, error::Error, sync::Arc, time::Duration, time::Instant};

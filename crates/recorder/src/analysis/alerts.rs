@@ -1,9 +1,7 @@
-//! The packets that an alert is about: which packets the alert's dump selects, and which of these
-//! packets the dump marks.
+//! Which packets the dump of an alert selects, and which of these packets the dump marks.
 //!
-//! The filter of the dump ([`AlertScope::filled`]) finds candidate packets by the flow or the hosts
-//! in the outermost headers, if the alert has any. The code here compares what that filter does not
-//! compare, such as VLAN stacks, packets inside a tunnel, and interface names.
+//! The dump's filter ([`AlertScope::filled`]) compares at most the flow or the hosts in the
+//! outermost headers. The code here compares, for example, VLAN stacks and packets inside a tunnel.
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
@@ -16,12 +14,10 @@ use retroscope_packet::{
 
 use crate::intake::interfaces::RecordedInterface;
 
-/// Maximum number of VLAN tags that Suricata reports for a packet. Suricata leaves out further
-/// tags.
+/// Maximum number of VLAN tags that Suricata reports for a packet.
 const VLAN_LAYERS: usize = 3;
 
-/// The packets that the dump of an alert selects. An alert can join the open dump of another alert
-/// only if both have equal scopes.
+/// The packets that the dump of an alert selects.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AlertScope {
     /// The flow or the hosts in the outermost headers, or all packets.
@@ -45,8 +41,8 @@ impl AlertScope {
     /// `interface`: the alert's interface, if an interface of that name is recorded.
     pub(crate) fn new(alert: &Alert, interface: Option<Arc<str>>) -> Self {
         let (outer, inner) = match (alert.tuple, alert.tunnel) {
-            // VXLAN and Geneve spread flows over source ports, which differ for each direction. So
-            // the outer flow has the tunnel's addresses and protocol, and no ports.
+            // The two directions of a VXLAN or Geneve tunnel may have different source ports. So
+            // the outer flow has no ports.
             (Some(tuple), Some(tunnel)) => {
                 let ends = Tuple {
                     ports: None,
@@ -69,14 +65,13 @@ impl AlertScope {
         }
     }
 
-    /// Whether the dump selects all packets (perhaps of one interface), of which there may be any
-    /// number.
+    /// Whether the dump selects all packets, or all packets of one interface.
     pub(crate) fn is_window(&self) -> bool {
         self.outer == OuterScope::Everything
     }
 
-    /// The filter that finds candidate packets. If the scope has a [`ScopeFilter`], that filter
-    /// then decides about each candidate.
+    /// The filter that finds candidate packets. The [`ScopeFilter`], if any, then decides about
+    /// each.
     pub(crate) fn filled(&self) -> Result<FilledExpression, FilterError> {
         match &self.outer {
             OuterScope::Flow(key) => Template::parse("$flow")?.filled_for(&KnownFlow::Key(*key)),
@@ -97,7 +92,7 @@ impl AlertScope {
     }
 
     /// Whether the packet `inside` a tunnel belongs to the flow `key`, and the VLAN tags match the
-    /// scope. `outer`: the tags of the frame around the tunnel, which come first.
+    /// scope. `outer`: the tags of the frame around the tunnel.
     fn is_inside(&self, key: FlowKey, outer: &VlanStack, inside: &InnerPacket<'_>) -> bool {
         is_of(key, &inside.parsed) && self.has_vlan([outer, &inside.parsed.vlan])
     }
@@ -135,8 +130,8 @@ impl fmt::Display for AlertScope {
     }
 }
 
-/// Whether a packet belongs to a flow. If the flow has no ports, or the packet is a later fragment,
-/// only addresses and protocol are compared.
+/// Whether a packet belongs to a flow. Ports are compared only if the flow has ports and the packet
+/// is no later fragment.
 fn is_of(key: FlowKey, parsed: &Parsed) -> bool {
     let flow = flow_of(parsed);
     if flow == Some(key) {
@@ -159,8 +154,7 @@ fn is_of(key: FlowKey, parsed: &Parsed) -> bool {
     }
 }
 
-/// Decides whether a packet that the filter found belongs to the alert's dump. For an alert in a
-/// tunnel, remembers which fragmented outer datagrams carry the inner flow.
+/// Decides which of the packets that the alert's filter finds belong to the dump.
 #[derive(Debug, Clone)]
 pub(crate) struct ScopeFilter {
     sought: Arc<AlertScope>,
@@ -204,8 +198,8 @@ impl ScopeFilter {
     }
 }
 
-/// Whether a frame that the alert's dump selects has the direction and the ICMP type and code of
-/// the alert's frame, as far as alert and frame have these. The caller compares the stamps.
+/// Whether a frame may be the alert's frame, by direction and by ICMP type and code. The caller
+/// compares the stamps.
 pub(crate) fn is_alerted(alert: &Alert, link_type: LinkType, data: &[u8]) -> bool {
     let Some(tuple) = alert.tuple else {
         return true;
@@ -216,8 +210,8 @@ pub(crate) fn is_alerted(alert: &Alert, link_type: LinkType, data: &[u8]) -> boo
         || alert.tunnel.is_some() && find_inner(&parsed, data, &mut |it| is_it(&it.parsed))
 }
 
-/// Whether the packet has the addresses, ports and protocol of the tuple, in the direction of the
-/// tuple. Ports are compared only if both the tuple and the packet have ports.
+/// Whether a packet matches the tuple in the tuple's direction. Ports are compared only if both
+/// have ports.
 fn goes(tuple: &Tuple, parsed: &Parsed) -> bool {
     let Some(ip) = parsed.network else {
         return false;

@@ -1,12 +1,10 @@
-//! The analyzer passes each record of the ring at most once. It misses records that the ring
-//! overwrites first, and after a stop it may leave live records unread. If shards have no readers,
-//! the analyzer usually hands the packets to a shard, which tries the trigger rules. The analyzer
-//! gives hits to the director, and passes the director's orders on to the dumper.
+//! The analyzer passes each record of the ring at most once. It gives hits to the director, and
+//! passes the director's orders on to the dumper. Unless shards have readers, it also runs the
+//! shards.
 //!
 //! The analyzer also moves the director's clock, in ring time (`control/ring_time.rs`). Offline the
-//! clock is the highest ring time seen; it moves packet by packet, so that a window ends after the
-//! same packet in every run. Live the clock follows the smallest watermark of the queues that
-//! promise watermarks.
+//! clock is the highest ring time seen. Live the clock follows the smallest watermark of the queues
+//! that promise watermarks.
 
 mod alerts;
 mod commands;
@@ -68,11 +66,9 @@ use scans::ScannedRule;
 const BATCHES: usize = 64;
 
 /// From files: minimum time between two rounds of the dumper at the end of [`RingReader::step`], ns
-/// of the monotonic clock. It is long compared with a round in which all open dumps wait for their
-/// files.
+/// of the monotonic clock.
 const ROUND_NS: i64 = 5_000_000;
 
-/// The parts that the analyzer is built from.
 #[derive(Debug)]
 pub(crate) struct AnalyzerParts {
     pub(crate) native: Arc<NativeCode>,
@@ -82,8 +78,8 @@ pub(crate) struct AnalyzerParts {
     pub(crate) window: DumpWindow,
     /// Settings for alerts, and the alerts of files.
     pub(crate) alerts: AlertConfig,
-    /// The terms of rules, such as windows and limits, by rule number. A rule without an entry has
-    /// the configured values.
+    /// Windows, limits and other terms, by rule number. A rule without an entry has the configured
+    /// values.
     pub(crate) terms: BTreeMap<usize, TriggerTerms>,
     pub(crate) messages: DumperMessages,
     pub(crate) events: Events,
@@ -124,16 +120,13 @@ struct Core {
     stamps: StampRestorer,
     names: InterfaceCache,
     orders: Vec<Order<DumpExpression>>,
-    /// Facts about rules, scripts and modules by number, such as their names in messages and files.
-    /// Also has the removed rules in `leaving`.
+    /// Rules, scripts and modules by number, with the removed rules in `leaving`.
     rules: BTreeMap<usize, KnownRule>,
     /// The rules whose past is being scanned, by number.
     scans: BTreeMap<usize, ScannedRule>,
-    /// Removed rules that may still get hits, because some shard may not have applied the removal
-    /// yet.
+    /// Removed rules that may still get hits: some shard may not have applied the removal yet.
     leaving: Vec<usize>,
-    /// From files, if the shards do not derive the dump expressions of hits: the analyzer then
-    /// does.
+    /// From files: derives the dump expressions of hits, if the shards do not.
     derivation: Option<Derivation>,
     slots: Arc<ShardSlots>,
     /// While hits wait: the start of the earliest window of these hits, ns, and the reservation of
@@ -147,13 +140,13 @@ struct Core {
     position: u64,
     /// Offline: how late a packet may be, ns.
     hold_ns: i64,
-    /// Offline: the dumper, which runs in the thread that runs the analyzer.
+    /// Offline: the dumper.
     dumper: Option<Box<Dumper>>,
     /// Offline: when [`RingReader::step`] last ran a round of the dumper at its end, ns of the
     /// monotonic clock.
     dumped_ns: i64,
-    /// Offline: bytes of packets that `account_before` has counted since its last request for the
-    /// costs of dumps.
+    /// Offline: bytes of packets that `account_before` has counted since it last took costs of
+    /// dumps.
     unaccounted_bytes: u64,
     /// Offline: whether to ask the dumper for its costs now. The packet at which a limit ends a
     /// dump must not depend on threads.
@@ -275,9 +268,8 @@ impl Analyzer {
         self.core.dumper = Some(Box::new(dumper));
     }
 
-    /// The inserters have ended: analyzes the remaining packets and closes every window. If a live
-    /// recording is stopped, the analyzer and each reader that it runs take about 3 s at most. From
-    /// files, the dumper then finishes all dumps.
+    /// Call this after the inserters have ended: analyzes the remaining packets and closes every
+    /// window. After a stop, a live reader may leave packets unread when about 3 s have passed.
     pub(crate) fn end(mut self, clip: Clip) {
         while self.step() {}
         if let Some(shared) = &self.shared {
@@ -324,7 +316,7 @@ impl Analyzer {
 }
 
 impl RingReader for Analyzer {
-    /// Live: whether a dump is open, whose window a clock alone may end. Offline: always `true`.
+    /// Live: whether a dump is open. Offline: always `true`.
     fn has_deadline(&self) -> bool {
         self.core.has_deadline()
     }
@@ -336,8 +328,6 @@ impl RingReader for Analyzer {
         Some(Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0)))
     }
 
-    /// Sleeps until there is something to do, or until the timeout. Returns how long the thread
-    /// slept.
     fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.core.common.clock.mono_ns();
         if self.core.is_woken_by_inserters() {
@@ -351,9 +341,7 @@ impl RingReader for Analyzer {
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
-    /// Reads available records (at most [`BATCHES`] batches), then checks clocks and commands. From
-    /// files, the dumper then reads the records that were passed, but at most once in [`ROUND_NS`],
-    /// and not while a limit may end an open dump. Returns `false` if there were no records.
+    /// Reads at most [`BATCHES`] batches, then checks clocks and commands.
     fn step(&mut self) -> bool {
         self.read(false)
     }
@@ -361,15 +349,14 @@ impl RingReader for Analyzer {
 
 impl Analyzer {
     /// From files, while the inserter stores no packets: reads all records, and gives the dumps the
-    /// packets that the dumps need.
+    /// packets that they need.
     pub(crate) fn catch_up(&mut self) {
         self.read(true);
     }
 
     /// As [`RingReader::step`]. `is_all`: as [`Self::catch_up`].
     fn read(&mut self, is_all: bool) -> bool {
-        // Read the watermark before the records. If the loop below then reads all records, no
-        // unread packet of a queue that promises watermarks, and keeps them, is older than this.
+        // Read the watermark first: it must not cover records that are published after the loop.
         let promised_ns = self.core.promised_ns();
         let mut batches = 0;
         while (is_all || batches < BATCHES) && self.core.broken_off.is_none() {
@@ -430,8 +417,7 @@ impl Core {
         // A window that closes while this record is processed ends before this record.
         self.position = record;
         self.account_before(packet);
-        // Alerts that are due at the packet's time act first, before the director's clock moves to
-        // this time.
+        // Alerts that are due act before the director's clock moves.
         self.act_on_alerts(packet.time_ns);
         self.director.advance(packet.time_ns, &mut self.orders);
         self.execute();
@@ -480,9 +466,9 @@ impl Core {
         self.publish_counters();
     }
 
-    /// The smallest watermark of the running queues that promise watermarks, ns, or an earlier time
-    /// up to which the readers of shards have reported. `None`: offline, if no running queue
-    /// promises watermarks, or if a queue or a reader has promised no time yet.
+    /// Live: the smallest watermark of the running queues that promise watermarks, ns, or an
+    /// earlier time up to which the readers of shards have reported. `None`: no such time is known,
+    /// or offline.
     fn promised_ns(&self) -> Option<i64> {
         if !self.live {
             return None;
@@ -492,8 +478,8 @@ impl Core {
         least_ns.filter(|ns| *ns != i64::MAX && *ns != i64::MIN)
     }
 
-    /// Offline: the inserter may overwrite the bucket that closed first, when this returns. Waiting
-    /// hits that need this bucket must act first.
+    /// Offline: lets the waiting hits act if one may need the bucket that the inserter overwrites
+    /// next.
     fn make_room(&mut self) {
         let Some(from_ns) = self.director.waiting_from_ns() else {
             return;
@@ -511,8 +497,7 @@ impl Core {
 
     /// Carries out the director's orders.
     fn execute(&mut self) {
-        // First disable the single rules that started a dump. So clients learn of the dump only
-        // after its rule is disabled.
+        // Disable fired single rules first: a client must not learn of the dump before.
         self.disable_fired();
         while !self.orders.is_empty() {
             for order in std::mem::take(&mut self.orders) {
@@ -598,9 +583,8 @@ impl Core {
             alert: terms.alert,
         };
         let reservation = self.common.ring.reserve(from_ns, to_ns);
-        // If the filter follows fragments, the dump also reads packets shortly before its window.
-        // Reserve these packets too. The reservation was made for the window alone, so packets
-        // before the window that are already overwritten do not count as lost.
+        // To follow fragments, the dump also reads packets shortly before its window. Reserve these
+        // packets only now: if they are already overwritten, they do not count as lost.
         if order.looks_from_ns() != from_ns {
             reservation.set_interval(order.looks_from_ns(), to_ns);
         }
@@ -612,8 +596,7 @@ impl Core {
             return;
         };
         if let Some(Clip::Flow(until_ns)) = clipped {
-            // Packets after `until_ns` are not late for the dump, because the module wants no later
-            // packets.
+            // The module wants no packets after `until_ns`, so these are not late for the dump.
             window.to_ns = window.to_ns.min(until_ns);
         }
         self.is_account_due |= window.is_limited || self.director.has_limited();

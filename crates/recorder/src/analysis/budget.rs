@@ -1,15 +1,11 @@
 //! Limits that the rules share, so that a storm of one rule leaves room for other rules.
 //!
-//! If there are several rules, each rule may use half of a limit. The other half is reserved for
-//! the other rules, in equal shares. Beyond its own share a rule uses only what is not reserved.
-//! So, while rules and limits do not change, no rule makes the limit refuse another rule that is
-//! below its share. There is one exception: if there are more other rules than half of the limit
-//! has units, a share is still 1. In that case at most half of the limit is reserved for rules that
-//! use nothing.
+//! Each of several rules has an equal share, usually half of the limit divided by the number of
+//! other rules. Beyond its share a rule uses only what is not reserved for the unused shares of
+//! other rules. At most half of the limit is reserved.
 //!
-//! Alerts share the bytes per hour, and if configured the dumps per minute, as one more rule with
-//! the number [`ALERT`](super::director::ALERT). The bytes of a manual dump count without a share,
-//! like those of a removed rule.
+//! Alerts share some limits as one more rule, [`ALERT`](super::director::ALERT). Manual dumps and
+//! removed rules have no share, but the bytes of their dumps count.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -30,11 +26,10 @@ pub(crate) struct RuleShares {
     unused: u64,
 }
 
-/// A rule's part of a limit.
 #[derive(Debug, Clone, Copy, Default)]
 struct RuleUse {
     used: u64,
-    /// Whether the rule has a share. A removed rule has no share.
+    /// Whether the rule has a share; a removed rule has no share.
     is_there: bool,
 }
 
@@ -55,8 +50,8 @@ impl RuleShares {
         shares
     }
 
-    /// Adds or removes rules with these numbers. The amount that a removed rule uses counts
-    /// until it is given back.
+    /// Adds (`true`) or removes rules by number. The amount that a removed rule uses counts until
+    /// it is given back.
     pub(crate) fn set_rules(&mut self, rules: impl Iterator<Item = (usize, bool)>) {
         for (rule, is_there) in rules {
             self.rules.entry(rule).or_default().is_there = is_there;
@@ -75,8 +70,7 @@ impl RuleShares {
         let there = self.rules.values().filter(|rule| rule.is_there);
         let others = there.clone().count().saturating_sub(1) as u64;
         let share = match (self.limit / 2).checked_div(others) {
-            // A single rule has half of the limit as its share. It may also use the other half,
-            // less the amounts used without a share, for example by manual dumps.
+            // A single rule may also use the other half, less the amounts used without a share.
             None => self.limit / 2,
             Some(share) => share.max(1).min(self.limit),
         };
@@ -99,7 +93,6 @@ impl RuleShares {
         own > 0 || self.limit.saturating_sub(self.total) > kept
     }
 
-    /// The amount that a rule uses.
     pub(crate) fn of(&self, rule: usize) -> u64 {
         self.rules.get(&rule).map_or(0, |rule| rule.used)
     }
@@ -129,8 +122,7 @@ impl RuleShares {
 /// A limit on the amount spent within a period.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// Amounts by rule. They are counted even if there is no shared limit, because rules have
-    /// limits too.
+    /// Amounts by rule, also without a shared limit, because rules have limits too.
     shares: RuleShares,
     slot_ns: i64,
     now_slot: i64,
@@ -279,7 +271,6 @@ mod tests {
     }
 
     impl RuleShares {
-        /// Number of rules in the table.
         pub(crate) fn known(&self) -> usize {
             self.rules.len()
         }
@@ -291,8 +282,7 @@ mod tests {
         }
     }
 
-    /// Uses without a share, here of rule 7, never take the half that belongs to the single rule 0,
-    /// even if they exceed the limit.
+    /// Rule 7 has no share; rule 0 is the single rule.
     #[test]
     fn what_is_used_without_a_share_leaves_a_rule_half() {
         let mut shares = RuleShares::new(10, 1);
@@ -356,7 +346,6 @@ mod tests {
     fn a_storm_of_one_rule_leaves_half_to_the_others() {
         for rules in [2, 3, 10, 51, 5000] {
             let mut shares = RuleShares::new(100, rules);
-            // The remainder of the division may go to any rule.
             assert!((50..60).contains(&drain(&mut shares, 0)), "{rules} rules");
             for rule in 1..rules.min(50) {
                 assert!(!shares.is_full() && shares.has_room(rule), "rule {rule}");

@@ -1,9 +1,8 @@
-//! Up to 64 records of one producer in their order, as arrays: the frames for filters, and the
-//! times for windows. Shards and the dumper test all records of a chunk together.
+//! Up to 64 records of one producer as arrays: shards and the dumper test all records of a chunk
+//! together.
 //!
-//! Filling a chunk from the ring reads only descriptors, except of extended records. The ring
-//! prefetches the first bytes of each payload some records ahead, so that a filter usually finds
-//! the headers in the cache. The matching records of a chunk, usually few, are read again.
+//! Filling a chunk usually reads only descriptors of the ring, no payloads. The matching records,
+//! usually few, are read again.
 
 use std::ops::Range;
 
@@ -14,7 +13,7 @@ use retroscope_ring::Packet;
 /// Maximum number of records of a chunk: the bits of a `u64` are a set of records.
 pub(crate) const MANY: usize = Program::MANY;
 
-/// Records of one producer in their order. The chunk of a shard has no records of other shards.
+/// Records of one producer in their order.
 #[derive(Debug)]
 pub(crate) struct Chunk<'r> {
     /// The first `len` entries are valid, in all three arrays.
@@ -39,9 +38,8 @@ impl<'r> Chunk<'r> {
 
     /// Replaces the contents with the next records, of which `of` returns the packet. Returns the
     /// number of records.
-    // The `next` of `packets` should be marked `#[inline(always)]`. The compiler inlines neither the
-    // `next` of std's adapters nor a closure with a `next`, and then returns each packet through
-    // memory: a packet of 64 bytes takes 16 ns instead of 9 ns.
+    // The `next` of `packets` should be `#[inline(always)]`. Otherwise the compiler may return each
+    // packet through memory: a packet of 64 bytes takes 16 ns instead of 9 ns.
     #[inline(always)]
     pub(crate) fn fill<T>(
         &mut self,
@@ -71,7 +69,6 @@ impl<'r> Chunk<'r> {
         len
     }
 
-    /// The frames at `range`.
     pub(crate) fn frames(&self, range: Range<usize>) -> &[FilterFrame<'r>] {
         &self.frames[range]
     }
@@ -90,8 +87,8 @@ impl<'r> Chunk<'r> {
         let mut left = &self.interfaces[..self.len];
         std::iter::from_fn(move || {
             let id = *left.first()?;
-            // Usually all records have one interface. The fold detects this case without a branch
-            // for each record.
+            // Usually all records have one interface: the fold detects this without a branch for
+            // each record.
             let differ = left.iter().fold(0, |differ, other| differ | (other ^ id));
             let count = match differ {
                 0 => left.len(),
@@ -122,7 +119,6 @@ pub(crate) struct SelectedPackets<I> {
 }
 
 impl<I: Iterator> SelectedPackets<I> {
-    /// Starts at the first packet of a chunk.
     pub(crate) fn new(packets: I) -> Self {
         Self { packets, passed: 0 }
     }

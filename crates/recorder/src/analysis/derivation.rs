@@ -27,20 +27,17 @@ pub(crate) struct Templates {
 }
 
 impl Templates {
-    /// All templates.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Template>> {
         self.own.values().chain([&self.default])
     }
 
-    /// The number of templates that use flows. If it is not 0, first fragments must be remembered,
-    /// for later fragments of their flows.
+    /// The number of templates that use flows. If it is not 0, first fragments must be remembered.
     pub(crate) fn asking_for_flows(&self) -> usize {
         let asking = self.iter().filter(|template| asks_for_flows(template));
         asking.count()
     }
 }
 
-/// Derives dump expressions from templates, or by the dump script.
 #[derive(Debug)]
 pub(crate) struct Derivation {
     templates: Templates,
@@ -153,7 +150,6 @@ impl Derivation {
         }
     }
 
-    /// Whether there is a dump script.
     pub(crate) fn is_scripted(&self) -> bool {
         self.script.is_some()
     }

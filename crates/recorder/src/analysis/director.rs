@@ -1,30 +1,20 @@
-//! Decides what a hit becomes: a dump, a suppressed hit, or a refusal. Pure: times and numbers in,
-//! orders out.
+//! Decides what a hit becomes: a dump, a suppressed hit, or a refusal. The caller gives all times.
 //!
-//! One director serves a recorder, as a part of the analyzer. Its clock and, unless a comment names
-//! another clock, all times here are ring time (`control/ring_time.rs`), which no step of a clock
-//! changes. Live the director's clock follows the smallest watermark of the queues that promise
-//! watermarks. Offline it is the highest time seen. Offline the director's decisions depend on no
-//! thread and on no clock of the system. So without commands of clients, offline runs normally
-//! repeat exactly.
+//! Unless a comment names another clock, times are ring time (`control/ring_time.rs`). Live the
+//! director's clock follows the smallest watermark of the queues that promise watermarks. Offline
+//! it is the highest time seen. Offline, without commands, decisions must not depend on threads.
 //!
-//! - Offline a hit that belongs to no open dump usually waits until the clock has passed the hit by
-//!   the hold time. So hits usually act in order of (time, source, record) if the input is out of
-//!   order. Live, or if the hold time is 0, a hit acts at once.
-//! - A dump is *open* from its trigger until its window closes, normally when the clock passes `to`
-//!   plus the hold time. A hit of the same rule, expression and window from `from` to `to` starts
-//!   no dump, and does not make the open dump longer. Each hit brings its own window. A hit with
-//!   another window needs another dump. An alert is a hit of a built-in rule. The alert can join
-//!   an open dump of alerts with the same expression if that dump's window has the alert's packet
-//!   and all of its flow before the packet.
-//! - If the user sets a hold-off time, the same rule and expression start no further dump for this
-//!   time after the window's end. Alerts are not held off.
-//! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an
-//!   hour. Their time is packet time offline, the monotonic clock live. Alerts share the bytes of
-//!   an hour as one more rule. If configured, alerts also share the dumps of a minute. Limits
-//!   refuse a trigger by hand only if `max_dumps` dumps by hand are open, because a person or a
-//!   client waits for the dump. The bytes of dumps by hand count.
-//! - Suppressed hits are counted by reason. The director formats no text for a suppressed hit.
+//! - Offline a hit usually waits for the hold time, so that hits act in order of their times. Live
+//!   a hit acts at once.
+//! - A dump is *open* from its trigger until its window closes. If a hit is inside the window of an
+//!   open dump with the same rule, expression and window lengths, the hit usually joins this dump.
+//!   The hit does not make the window longer.
+//! - An alert joins a dump only if the alert's whole flow up to its packet is inside the window.
+//! - If configured, the same rule and expression usually start no further dump for a hold-off time
+//!   after the window's end. This does not apply to alerts and manual triggers.
+//! - Rules share the limits (`budget`): dumps open at once, dumps in a minute, bytes in an hour.
+//!   The time of limits is packet time offline, the monotonic clock live. For manual triggers only
+//!   the number of open manual dumps is limited.
 
 mod limits;
 
@@ -47,15 +37,13 @@ use crate::{
     },
 };
 
-/// The rule number of IDS alerts, which match no configured rule. All configured rules have smaller
-/// numbers.
+/// The rule number of IDS alerts. All configured rules have smaller numbers.
 pub(crate) const ALERT: usize = usize::MAX - 1;
 /// The rule number of triggers by hand.
 pub(crate) const MANUAL: usize = usize::MAX;
 /// Maximum number of alerts that join an open dump. The next alert needs another dump.
 pub(crate) const ALERTS_OF_DUMP: u64 = 65_536;
 
-/// The director's settings.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DirectorConfig {
     /// Offline: how late a packet may be, ns. Live: 0.
@@ -67,12 +55,10 @@ pub(crate) struct DirectorConfig {
     pub(crate) single: bool,
     /// Maximum number of dumps of alerts open at once.
     pub(crate) alert_dumps: usize,
-    /// Whether alerts may arrive. If so, alerts have a share of the bytes per hour, and with
-    /// [`SharedLimits::alerts_per_minute`] of the dumps per minute.
+    /// Whether alerts may arrive, and so have shares of limits.
     pub(crate) are_alerts_expected: bool,
-    /// Live: a window closes at the latest when its future length plus this time, ns, have passed
-    /// on the monotonic clock since the dump started. While the past of the dump's rule is scanned,
-    /// the window may close later.
+    /// Live: after its future length plus this time, ns, the monotonic clock normally closes a
+    /// window. `None`: offline.
     pub(crate) grace_ns: Option<i64>,
 }
 
@@ -88,8 +74,8 @@ pub(crate) struct SharedLimits {
     pub(crate) dumps_per_minute: u64,
     /// Whether `dumps_per_minute` includes dumps of alerts.
     pub(crate) alerts_per_minute: bool,
-    /// Bytes that dumps may write within an hour, in shares (`budget`). When they are used up, of
-    /// the rules only those below their share start further dumps. 0: no limit.
+    /// Bytes within an hour, in shares (`budget`), after which a rule starts no further dump; 0: no
+    /// limit.
     pub(crate) bytes_per_hour: u64,
 }
 
@@ -123,7 +109,7 @@ impl HitOrder {
     }
 }
 
-/// A hit. It comes from a packet that a rule matches, from a command or a signal, or from an alert.
+/// A hit of a packet, a command, a signal or an alert.
 #[derive(Debug, Clone)]
 pub(crate) struct TriggerHit<K> {
     pub(crate) order: HitOrder,
@@ -132,10 +118,9 @@ pub(crate) struct TriggerHit<K> {
     pub(crate) expression: Result<K, HitRefusal>,
 }
 
-/// An order to the analyzer, which starts and ends dumps by messages to the dumper.
+/// An order to the analyzer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Order<K> {
-    /// Start a dump.
     Open {
         id: u64,
         hit: HitOrder,
@@ -144,13 +129,12 @@ pub(crate) enum Order<K> {
         from_ns: i64,
         to_ns: i64,
     },
-    /// A window closes.
     Close {
         id: u64,
         clipped: Option<Clip>,
         suppressed: Suppressed,
     },
-    /// A hit was refused: report the hit and the reason to the user.
+    /// For the user: a hit was refused.
     Refused { hit: HitOrder, why: HitRefusal },
 }
 
@@ -161,7 +145,7 @@ pub(crate) type Acted = Result<(u64, bool), HitRefusal>;
 /// The reason why a window ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clip {
-    /// The recording was stopped, for example by a signal, a client, `-c` or `--duration`.
+    /// The recording was stopped, for example by a signal.
     Stop,
     /// All input ended.
     End,
@@ -170,7 +154,7 @@ pub(crate) enum Clip {
 }
 
 /// Maximum number of hits, and of ended flows, that wait at once. If there are more, the earliest
-/// acts before its time. The result still depends on the packets alone.
+/// acts before its time.
 const WAITING_MAX: usize = 65_536;
 
 const MINUTE_NS: i64 = 60_000_000_000;
@@ -192,7 +176,6 @@ pub(crate) struct Director<K> {
     next_id: u64,
     pub(crate) armed: bool,
     pub(crate) counts: HitCounts,
-    /// The counts of each rule, for status and metrics.
     pub(crate) by_rule: RuleCounters,
     /// Open dumps, without those of alerts and manual triggers: live until the file is finished,
     /// offline until the window closes.
@@ -209,8 +192,8 @@ pub(crate) struct Director<K> {
     /// For each existing rule: the hits that neither started nor joined a dump, counted since the
     /// rule started its last dump.
     since: HashMap<usize, Suppressions>,
-    /// Rules whose past is being scanned. No clock closes their dumps until the scan has passed the
-    /// ends of their windows, because earlier packets of the scan may join these dumps.
+    /// Rules whose past is being scanned. Dumps that these rules start are frozen
+    /// ([`DirectorDumps::freeze`]).
     pub(crate) scanned: HashSet<usize>,
     /// Removed rules with dumps that `places` still counts.
     gone: HashSet<usize>,
@@ -228,8 +211,8 @@ pub(crate) struct Director<K> {
     pub(crate) dumps_max: HashMap<usize, u64>,
     /// Whether any rule has its own limit of bytes per hour.
     pub(crate) limits_bytes_of_rules: bool,
-    /// For each producer, whether it promises watermarks, which close the windows of its hits. A
-    /// producer without an entry counts as `true`.
+    /// For each producer, whether it promises watermarks. A producer without an entry counts as
+    /// `true`.
     pub(crate) promises: Vec<bool>,
 }
 
@@ -302,9 +285,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.wanted_from.first().map(|(from_ns, _)| *from_ns)
     }
 
-    /// Processes a hit of a rule. A disarmed director suppresses the hit. If `hold_ns` is 0, as
-    /// always live, the hit acts now. Otherwise a hit that belongs to no open dump waits, usually
-    /// until the clock has passed the hit by the hold time. `None`: the hit waits.
+    /// Processes a hit of a rule. `None`: the hit waits, usually until the clock has passed the hit
+    /// by the hold time.
     pub(crate) fn hit(&mut self, hit: TriggerHit<K>, orders: &mut Vec<Order<K>>) -> Option<Acted> {
         if !self.armed {
             self.suppress(hit.order.rule, Reason::Single, 1);
@@ -314,8 +296,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         if self.config.hold_ns == 0 {
             return Some(self.act(hit, orders));
         }
-        // A hit inside an open window of its rule and expression need not wait: the window closes
-        // after the hit would act, unless a limit or the ends of flows end the dump.
+        // A hit inside an open window need not wait: the window normally closes after the hit would
+        // act.
         let open = self.belongs_to_open(&hit);
         if open.is_none() {
             let mut order = hit.order;
@@ -376,7 +358,6 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.plan();
     }
 
-    /// The scan of a rule's past has ended.
     pub(crate) fn scan_ended(&mut self, rule: usize) {
         self.scanned.remove(&rule);
         self.scan_passed(rule, i64::MAX);
@@ -409,10 +390,9 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.config.limits.bytes_per_hour > 0 || self.limits_bytes_of_rules
     }
 
-    /// A module found at `now_ns` that a flow of its rule has ended. If all flows of a dump have
-    /// ended, the dump ends at `until_ns`, unless its window ends earlier. If `hold_ns` is 0, as
-    /// always live, the director acts on the end now. Otherwise it usually acts when the clock has
-    /// passed `now_ns` by the hold time.
+    /// A module found at `now_ns` that a flow of its rule has ended. A dump all of whose flows have
+    /// ended ends at `until_ns`, unless its window ends earlier. Offline the end usually waits for
+    /// the hold time.
     pub(crate) fn on_flow_ended(&mut self, flow: (usize, BiflowKey), now_ns: i64, until_ns: i64) {
         let number = self.overs;
         self.overs += 1;
@@ -483,16 +463,14 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
-    /// All waiting hits act now, whatever the clock: at the end of the recording, or before the
-    /// ring overwrites packets that these hits need.
+    /// All waiting hits act now, whatever the clock.
     pub(crate) fn act_all(&mut self, orders: &mut Vec<Order<K>>) {
         while !self.waiting.is_empty() {
             self.act_next(orders);
         }
     }
 
-    /// The end of the recording: waiting hits act and open windows close. A window whose end is
-    /// after the clock is clipped.
+    /// The end of the recording: waiting hits act and open windows close.
     pub(crate) fn end(&mut self, clip: Clip, orders: &mut Vec<Order<K>>) {
         self.act_all(orders);
         while !self.over.is_empty() {
@@ -548,8 +526,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         Err(why)
     }
 
-    /// The open dump with the rule, expression, window length and dump limits of a hit, if the
-    /// dump's window contains the hit.
+    /// The open dump with the rule, expression and window settings of a hit, if the hit is inside
+    /// the window.
     fn dump_of(&mut self, hit: &TriggerHit<K>) -> Option<&mut DirectorDump<K>> {
         let key = (hit.order.rule, hit.expression.as_ref().ok()?);
         let span_ns = hit.terms.span_at(hit.order.time_ns);
@@ -581,7 +559,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
-    /// Starts a dump. Returns its number.
+    /// Returns the number of the dump.
     fn start(
         &mut self,
         hit: HitOrder,
@@ -610,8 +588,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         let (first_ns, last_ns) = terms.span_at(hit.time_ns);
         let (from_ns, to_ns) = (window.start_ns(first_ns), window.end_ns(last_ns));
         let grace_ns = self.config.grace_ns.unwrap_or(0);
-        // If a source promises no watermarks, the clock may show any time for its packets. So the
-        // window does not close by this clock, but at the latest by the monotonic deadline.
+        // If a source promises no watermarks, the clock may show any time for its packets, and must
+        // not close the window.
         let promises = self.promises.get(hit.producer).copied();
         let is_promised = promises.unwrap_or(true) || !hit.has_packet();
         self.open.add(DirectorDump {

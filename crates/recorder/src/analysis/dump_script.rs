@@ -1,10 +1,8 @@
 //! The dump script: makes an expression or a predicate from a trigger packet.
 //!
-//! The thread that derives dump expressions, usually the analyzer, calls the dump function for hits
-//! without a separate template. The dumper calls the resulting predicates, usually with many
-//! packets at a time. Both use one Lua state, whose mutex is locked for one call. So the first
-//! thread seldom waits longer than for one chunk of the dumper, or once for a call that runs into
-//! its time limit.
+//! The dump function runs for hits of rules without a separate template. The dumper later calls the
+//! predicates that the function returned. Both use the same Lua state, whose mutex is locked for
+//! one call.
 
 use std::{
     collections::HashMap,
@@ -143,8 +141,7 @@ impl TextTemplates {
                 let template = template.without_names()?;
                 let link = context(link_type, mode(!live));
                 // Live, do not check here if libpcap is slow with the expression: another thread
-                // compiles the filter while dumps go on. The dump's report then has the error, if
-                // any.
+                // compiles the filter while dumps go on.
                 if !live || template.checks_quickly(link) {
                     template.check(link)?;
                 }

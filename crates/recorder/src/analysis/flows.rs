@@ -1,10 +1,9 @@
 //! Flow accounting of a shard: counts the flows of its packets, and reports flows that ended.
 //!
-//! Ended flows go to one receiver through a bounded channel. Live, a shard waits for the receiver
-//! only at the end of the recording. If too many flows of a live shard wait for room, they are only
-//! counted ([`FlowCounts::untold`]). From files, the shard waits, so that all flows are reported.
-//! If requested, a live shard also sends the traffic of its flows about once a second, as a slice.
-//! If the channel of slices is full, the shard keeps counting in the same slice.
+//! Ended flows go to one receiver through a bounded channel. If the channel is full, a shard waits
+//! from files, and live at the end. Before that, a live shard keeps the flows, and drops and counts
+//! them if too many wait ([`FlowCounts::untold`]). If requested, a live shard also sends its
+//! traffic about once a second, as a slice.
 
 use std::{
     ops::Range,
@@ -88,7 +87,6 @@ impl FlowCounters {
         ]);
     }
 
-    /// Adds the counters to `sum`, which has the counters of other shards.
     pub(crate) fn add_to(&self, sum: &mut FlowCounts) {
         self.0.add_to([
             &mut sum.packets,
@@ -139,22 +137,19 @@ impl FlowReceiver {
     }
 
     /// Waits at most `timeout` for ended flows. Returns an empty list if a [`FlowWaker`] wakes the
-    /// thread. The times of flows are the stamps of their packets.
-    ///
-    /// # Errors
-    /// As `Receiver::recv_timeout`: `Disconnected` when the recorder reports no more flows.
+    /// thread. The times of flows are stamps, not ring time.
     pub fn take(&mut self, timeout: Duration) -> Result<Vec<EndedFlow>, RecvTimeoutError> {
         self.ended.recv_timeout(timeout)
     }
 
-    /// Takes the receiver of the traffic of flows, usually in slices of about a second from each
-    /// shard. Any thread may use the receiver; only the first call returns the receiver. Without
-    /// [`TrackerConfig::top`], and from files, no slices arrive.
+    /// Takes the receiver of slices of traffic; only the first call returns the receiver. Usually
+    /// each shard sends a slice of about a second. Without [`TrackerConfig::top`], and from files,
+    /// no slices arrive.
     pub fn take_slices(&mut self) -> Option<Receiver<TopSlice>> {
         self.slices.take()
     }
 
-    /// The name of the interface with the number that a flow has; `None`: unknown number.
+    /// The name of the interface with this number; `None`: unknown number.
     pub fn interface(&mut self, number: u16) -> Option<&str> {
         let interface = self.names.interface(number)?;
         Some(&interface.name)
@@ -276,8 +271,8 @@ impl ShardFlows {
         self.counters.set(&self.tracker, self.teller.untold);
     }
 
-    /// Live: lets time pass, because packets may not arrive for some time. `mono_ns`: now on the
-    /// monotonic clock, which also ends flows.
+    /// Live: lets time pass also without packets. `mono_ns`: now on the monotonic clock, which also
+    /// ends flows.
     pub(crate) fn pass(&mut self, mono_ns: i64) {
         if mono_ns < self.pass_ns {
             return;
@@ -296,8 +291,7 @@ impl ShardFlows {
     }
 }
 
-/// Ends all flows and sends them to the receiver. Also live, waits until the channel has room: no
-/// more packets arrive that could be missed meanwhile.
+/// Ends all flows and sends them to the receiver. Also live, waits until the channel has room.
 impl Drop for ShardFlows {
     fn drop(&mut self) {
         let teller = &mut self.teller;

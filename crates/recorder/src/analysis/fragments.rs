@@ -1,17 +1,15 @@
 //! The flow of a later fragment, learned from the first fragments of datagrams, for triggers.
 //!
-//! A later fragment of TCP, UDP or SCTP carries no ports. If such a fragment triggers a dump, the
-//! dump's own scan finds the flow only at the first fragment. By then the scan has passed the older
-//! packets of the flow.
+//! A later fragment carries no ports. If such a fragment triggers a dump, the dump's own scan
+//! learns the flow too late: the scan has then passed the older packets of the flow.
 
 use retroscope_filter::{Template, Variable};
 use retroscope_packet::{
     Datagrams, FlowKey, LinkType, Parsed, flow_of, fragment_of, may_be_fragment, parse,
 };
 
-/// Largest distance between a first and a later fragment, ns. Senders may reuse an identification
-/// when no fragment of the old datagram is under way any more. This is the time for which IPv6
-/// waits for fragments (RFC 8200, 4.5).
+/// Largest distance between a first and a later fragment, ns, because senders reuse
+/// identifications. IPv6 waits for fragments for this time (RFC 8200, 4.5).
 const APART_MAX_NS: u64 = 60_000_000_000;
 
 /// Whether a template uses the flow of its trigger packet.
@@ -20,7 +18,7 @@ pub(crate) fn asks_for_flows(template: &Template) -> bool {
     variables.any(|it| matches!(it, Variable::Flow | Variable::CommunityId))
 }
 
-/// The most recent first fragments. The answers depend on no clock and on no thread.
+/// The most recent first fragments.
 #[derive(Debug)]
 pub(crate) struct FirstFragments {
     /// Whether a template, or the text of a module, may need flows. If not, nothing is learned.
@@ -30,7 +28,6 @@ pub(crate) struct FirstFragments {
 }
 
 impl FirstFragments {
-    /// Starts without fragments.
     pub(crate) fn new(wanted: bool) -> Self {
         Self {
             wanted,
@@ -38,8 +35,8 @@ impl FirstFragments {
         }
     }
 
-    /// Sets whether flows are needed from now on. If not, all fragments are forgotten: their
-    /// identifications may be reused by the time flows are needed again.
+    /// Sets whether flows are needed. If not, forgets all fragments, because their identifications
+    /// may be reused.
     pub(crate) fn want(&mut self, wanted: bool) {
         if self.wanted && !wanted {
             self.flows = Datagrams::default();
@@ -47,8 +44,7 @@ impl FirstFragments {
         self.wanted = wanted;
     }
 
-    /// Learns the flow of a packet that is a first fragment. A quick test skips most whole packets
-    /// with an untagged Ethernet header.
+    /// Learns the flow of a packet that is a first fragment.
     #[inline]
     pub(crate) fn see(&mut self, link_type: LinkType, time_ns: i64, data: &[u8]) {
         if self.wanted && may_be_fragment(link_type, data) {
@@ -99,8 +95,6 @@ mod tests {
         FirstFragments::new(asks_for_flows(&Template::parse(template).unwrap()))
     }
 
-    /// The flow that `fragments` knows for a later fragment with identification `id` at this time,
-    /// as text.
     fn told(fragments: &FirstFragments, id: u16, time_ns: i64) -> Option<String> {
         let later = parse(LinkType::RAW, &fragment(id, 0xffff, true));
         let flow = fragments.flow(&later, time_ns);

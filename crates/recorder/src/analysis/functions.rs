@@ -10,7 +10,6 @@ use crate::{
     start::config::Scripts,
 };
 
-/// The loaded scripts.
 #[derive(Debug, Default)]
 pub(crate) struct ScriptFunctions {
     pub(crate) triggers: TriggerScripts,
@@ -19,8 +18,7 @@ pub(crate) struct ScriptFunctions {
 }
 
 impl ScriptFunctions {
-    /// Runs each file once. `common` gets the counters of modules, and counts a later failure of
-    /// the dump script.
+    /// Runs each file once. `common` gets the counters of modules, and counts later failures.
     pub(crate) fn new(
         scripts: &Scripts,
         limits: ScriptLimits,

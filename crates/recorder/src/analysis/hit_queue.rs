@@ -1,10 +1,8 @@
 //! Hits on their way from a shard to the director.
 //!
-//! Live, the queue is bounded, and no shard waits for room in the queue. Beyond [`HITS_MAX`] hits,
-//! the queue keeps the first and the last hit of each rule and expression, and counts the hits in
-//! between. Beyond [`KEYS_MAX`] pairs of rule and expression, the queue counts hits by rule. In a
-//! storm, windows may be lost that would begin with a hit that was only counted. While triggers are
-//! armed, the director normally counts these hits as suppressed with the reason `queue-full`.
+//! The queue is bounded, so that no shard waits for room. Beyond [`HITS_MAX`] hits, the queue keeps
+//! the first and the last hit of each rule and expression, and only counts the hits in between.
+//! Windows may be lost that would begin with a hit that was only counted.
 
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
@@ -29,7 +27,7 @@ const KEYS_MAX: usize = 4096;
 pub(crate) struct HitQueue {
     hits: Vec<FoundHit>,
     /// Ended flows, each with the number of `hits` before it; `usize::MAX` after hits have
-    /// overflowed into `more`. At most [`OVER_MAX`]: beyond that, dumps end with their windows.
+    /// overflowed into `more`. At most [`OVER_MAX`]; further ones are dropped.
     over: Vec<(usize, FlowEnded)>,
     more: HashMap<(usize, DumpExpression), OverflowedHits>,
     /// Hits that are only counted, by rule.
@@ -51,7 +49,6 @@ impl HitQueue {
         self.hits.is_empty() && self.over.is_empty()
     }
 
-    /// Adds an ended flow.
     pub(crate) fn push_flow_ended(&mut self, over: FlowEnded) {
         if self.over.len() < OVER_MAX {
             let before = if self.more.is_empty() {
@@ -68,14 +65,12 @@ impl HitQueue {
         std::mem::take(&mut self.over)
     }
 
-    /// Appends a hit.
     pub(crate) fn push(&mut self, (order, expression): FoundHit) {
         if self.hits.len() < HITS_MAX {
             return self.hits.push((order, expression));
         }
         let is_full = self.more.len() >= KEYS_MAX;
-        // A hit without an expression (filling in the template or the dump script failed) starts no
-        // dump. So the queue only counts the hit.
+        // A hit without an expression starts no dump.
         let Ok(expression) = expression else {
             return self.count(order.rule, 1);
         };
@@ -103,8 +98,7 @@ impl HitQueue {
         *self.counted.entry(rule).or_default() += hits;
     }
 
-    /// Appends the hits and ended flows of `other`, within the limits of this queue, and leaves
-    /// `other` empty.
+    /// Appends the hits and ended flows of `other`, within the limits of this queue.
     pub(crate) fn append(&mut self, other: &mut Self) {
         if self.is_empty() {
             return std::mem::swap(self, other);
@@ -187,8 +181,7 @@ mod tests {
         assert!(counted.is_empty());
     }
 
-    /// Two hits of one rule and expression overflow, the earlier with the larger record number of
-    /// another producer. The earlier hit must come first.
+    /// The earlier of two overflowed hits has the larger record number, of another producer.
     #[test]
     fn the_first_of_several_producers_stands_before_the_last() {
         let mut queue = HitQueue::default();
@@ -206,10 +199,7 @@ mod tests {
         assert_eq!(records(&hits[HITS_MAX..]), [1_000_000, 10]);
     }
 
-    /// Invariants for any sequence of hits, in one queue or moved between two.
-    /// - Each hit is kept or counted.
-    /// - The first and the last hit of each rule and expression are kept if there are few pairs.
-    /// - The number of kept hits is bounded.
+    /// For any sequence of hits, in one queue or moved between two, each hit is kept or counted.
     #[test]
     fn a_full_queue_keeps_first_and_last_of_each_rule_and_expression() {
         for seed in 0..50 {

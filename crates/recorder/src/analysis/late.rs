@@ -1,5 +1,4 @@
-//! Packets that arrive too late for a dump, after its window is closed. The recorder counts such
-//! packets. A verdict is judged once, so it does not report packets that arrive after that.
+//! Packets that arrive too late for a dump, after its window is closed.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -34,7 +33,7 @@ pub(crate) struct OpenWindow {
     /// Whether a limit of packets or bytes may end the window early.
     pub(crate) is_limited: bool,
     /// Number of packets of the window that arrived after its close, and that the dump's filter
-    /// would select or may select. Live the dumper reads this number when it judges the dump.
+    /// selects or may select.
     pub(crate) late: Arc<AtomicU64>,
 }
 
@@ -42,8 +41,8 @@ pub(crate) struct OpenWindow {
 #[derive(Debug)]
 pub(crate) struct ClosedWindows {
     windows: VecDeque<ClosedWindow>,
-    /// Of all closed windows: the latest end, and the latest time up to which one was open, ns of
-    /// ring time. `None`: no window was closed.
+    /// Bounds for all closed windows: the latest end, and the latest time up to which one was open,
+    /// ns of ring time.
     to_ns: Option<(i64, i64)>,
     /// Maximum number of `windows`.
     kept: usize,
@@ -87,12 +86,11 @@ struct Forgotten {
 #[derive(Debug)]
 pub(crate) struct LatePackets {
     packets: u64,
-    /// The first and the last stamp, ns.
+    /// The smallest and the largest stamp, ns.
     span_ns: (i64, i64),
 }
 
 impl LatePackets {
-    /// A sentence for the user.
     pub(crate) fn sentence(&self, source: &str) -> String {
         let Self { packets, span_ns } = self;
         let plural = if *packets == 1 { "" } else { "s" };
@@ -191,21 +189,19 @@ impl ClosedWindows {
 
     /// The latest time of a packet that may belong to a closed window, ns; `None`: no window was
     /// closed. `is_promised`: the clock that closes windows waits for the producer's watermark.
-    /// Then a window counts only up to the ring time at which it was closed.
     pub(crate) fn until_ns(&self, is_promised: bool) -> Option<i64> {
         self.to_ns
             .map(|(to_ns, over_ns)| if is_promised { over_ns } else { to_ns })
     }
 
-    /// Whether a packet of this time may belong to a closed window. A packet that arrives in order
-    /// usually does not.
+    /// Whether a packet of this time may belong to a closed window.
     pub(crate) fn concerns(&self, time_ns: i64, is_promised: bool) -> bool {
         let until_ns = self.until_ns(is_promised);
         until_ns.is_some_and(|until_ns| time_ns <= until_ns)
     }
 
-    /// Counts a packet that came too late for any window, and the dumps of these windows. Returns
-    /// `true` if the packet came too late. `offset_ns`: stamp less ring time of the packet.
+    /// Counts a packet if it came, or may have come, too late for a closed window. Returns whether
+    /// it did. `offset_ns`: stamp less ring time of the packet.
     pub(crate) fn check(
         &mut self,
         producer: usize,

@@ -1,10 +1,8 @@
-//! Files in lockstep: packets are stored, analyzed and written to dumps in steps. Without commands
-//! of clients, results normally depend on packets and the ring's size, not on thread scheduling.
+//! Files in lockstep: packets are stored, analyzed and written to dumps in steps, so that results
+//! should not depend on thread scheduling.
 //!
-//! Two threads share the analyzer, which runs the dumper. The analyzer's thread works while the
-//! inserter stores further packets. Before the inserter overwrites a bucket, or decides whether to
-//! shed a packet whose flow may have a new mark, it does the rest of this work itself. So a trigger
-//! finds the same packets in the ring in every run.
+//! Two threads share the analyzer, which runs the dumper. Before the inserter overwrites a bucket,
+//! the inserter's thread does the analyzer's remaining work.
 
 use std::{
     sync::{
@@ -16,7 +14,7 @@ use std::{
 
 use crate::analysis::{RingReader, analyzer::Analyzer};
 
-/// Maximum time that the analyzer's thread waits for packets. Then the thread checks for commands.
+/// Time after which the analyzer's thread stops waiting for packets, to check for commands.
 const NEWS_WAIT: Duration = Duration::from_millis(10);
 
 /// The analyzer of files, for its thread and the inserter's.
@@ -55,19 +53,17 @@ impl Lockstep {
         self.news.notify_one();
     }
 
-    /// `None`: a thread has panicked while it had the analyzer. The analyzer is then dropped, so
-    /// that no thread waits for the analyzer.
+    /// `None`: a thread has panicked while it had the analyzer, which is then dropped.
     fn lock(&self) -> Option<MutexGuard<'_, Option<Analyzer>>> {
         let analyzer = self.analyzer.lock();
         let analyzer = analyzer.map_err(|poisoned| drop(poisoned.into_inner().take()));
         analyzer.ok()
     }
 
-    /// The analyzer's thread: analyzes until the threads that `left` counts have ended. `None`: as
-    /// [`Self::lock`].
+    /// The analyzer's thread: analyzes until the threads that `left` counts have ended.
     pub(crate) fn run(&self, left: &AtomicUsize) -> Option<Analyzer> {
         let mut analyzer = self.lock()?;
-        // Acquire: everything that the last inserter published is then seen at the end.
+        // Acquire: what the last inserter published is then seen at the end.
         while left.load(Ordering::Acquire) > 0 {
             if analyzer.as_mut().is_some_and(|analyzer| analyzer.step()) {
                 // The inserter may wait for the lock.

@@ -1,10 +1,8 @@
-//! Analysis: a [`shard`] inspects its packets, each packet at most once, in the thread of an
-//! inserter, a reader or the analyzer. The [`analyzer`] collects the hits, and turns hits into
-//! orders for the dumper.
+//! Analysis: a [`shard`] inspects packets. The [`analyzer`] turns the hits into orders for the
+//! dumper.
 //!
-//! The filters of dumps and triggers are also here. They are compiled for the known link types
-//! (`prepared`), turned into machine code (`native`), looked up together (`rules`), and tried on up
-//! to 64 packets at a time (`chunk`).
+//! The filters of dumps and triggers are also here: compiled for link types (`prepared`), turned
+//! into machine code (`native`), looked up together (`rules`), and tried together (`chunk`).
 
 use std::time::Duration;
 
@@ -38,7 +36,7 @@ pub(crate) trait RingReader {
     /// Reads records, live a bounded number of batches. Returns `false` if there were no records.
     fn step(&mut self) -> bool;
 
-    /// Sleeps until there is something to do, or until the timeout. Returns how long the thread
+    /// Sleeps until there is something to do, at most about `timeout`. Returns how long the thread
     /// slept.
     fn wait(&mut self, timeout: Duration) -> Duration;
 

@@ -1,10 +1,8 @@
 //! Machine code for the filters of rules and dumps.
 //!
-//! Filters that are known before the threads start are compiled at the start, unless there are too
-//! many, so that short runs use machine code too. Later filters (for example for dumps, or for link
-//! types that appear inside a file) go to a compiler thread. Until the thread has compiled a
-//! program, the interpreter runs the program. The interpreter also runs programs that cannot be
-//! compiled; the user is informed once.
+//! Filters that are known before the start are compiled at once, unless there are too many, so that
+//! short runs use machine code too. A compiler thread compiles later filters. The interpreter runs
+//! programs that are not yet compiled or cannot be compiled.
 
 use std::sync::{
     Mutex, OnceLock,
@@ -23,8 +21,8 @@ const AT_START_MAX: usize = 1000;
 /// about 0.5 ms for each of 64 short programs, more for long programs.
 const JOINED_COST: usize = 4;
 
-/// Compiles programs. The threads that make filters of rules and dumps share this value. No
-/// function takes long, except [`Self::submit`] and [`Self::submit_fused`] before [`Self::start`].
+/// Compiles programs, for all threads that make filters. After [`Self::start`], no function waits
+/// for a compilation.
 #[derive(Debug)]
 pub(crate) struct NativeCode {
     /// The compiler thread, after the start. `None`: the system refused to start a thread.
@@ -38,7 +36,6 @@ pub(crate) struct NativeCode {
     told: AtomicBool,
 }
 
-/// A job of the compiler thread.
 #[derive(Debug)]
 enum NativeJob {
     One(Program),
@@ -89,16 +86,15 @@ impl NativeCode {
     /// after the start.
     pub(crate) fn submit_fused(&self, joint: &FusedPrograms) {
         if self.is_at_once(JOINED_COST * joint.programs().len()) {
-            // If the programs cannot be joined, each runs by itself. If a program is
-            // interpreted, `submit` records the reason.
+            // If the programs cannot be joined, each runs by itself.
             let _ = joint.make_native();
         } else {
             self.leave(NativeJob::Together(joint.clone()));
         }
     }
 
-    /// Whether a program that costs `cost` is still compiled in the caller's thread. If so, the
-    /// cost is deducted.
+    /// Whether a job of this cost is still compiled in the caller's thread. If so, deducts the
+    /// cost.
     fn is_at_once(&self, cost: usize) -> bool {
         let at_once = self.at_once.load(Relaxed);
         let is_at_once = at_once >= cost && cost > 0;
@@ -109,8 +105,7 @@ impl NativeCode {
         is_at_once
     }
 
-    /// Gives a job to the compiler thread. Before the start, keeps the job for the thread. If no
-    /// thread could start, drops the job: the interpreter continues to run the programs.
+    /// Gives a job to the compiler thread. Before the start, keeps the job for the thread.
     fn leave(&self, work: NativeJob) {
         match (self.compiler.get(), work) {
             (None, work) => lock(&self.later).push(work),
@@ -132,7 +127,7 @@ impl NativeCode {
             let _ = self.failure.set(error.to_string());
         }
         let failure = self.failure.get()?;
-        // One thread asks at a time: first the starting thread, then the analyzer.
+        // One thread asks at a time.
         self.told.store(true, Relaxed);
         Some(format!(
             "a filter is interpreted, which is slower than machine code: {failure}; this is said once"
@@ -154,7 +149,6 @@ mod tests {
         Program::new(vec![Instruction::ret(1); 1 << 20], false).unwrap()
     }
 
-    /// Waits until a program runs as machine code.
     fn wait(program: &Program) {
         let deadline = Instant::now() + Duration::from_secs(60);
         while program.native().is_none() {

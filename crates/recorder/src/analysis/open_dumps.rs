@@ -1,9 +1,8 @@
 //! The director's open dumps: found by rule, expression and window, closed in the order of their
 //! ends.
 //!
-//! There may be thousands of open dumps, for example one a flow, and every hit looks up its dump.
-//! So only the end of the recording and the scan of a rule's past ([`DirectorDumps::thaw`]) loop
-//! over all dumps.
+//! There may be thousands of open dumps, and every hit looks up its dump. So only the end of the
+//! recording and [`DirectorDumps::thaw`] loop over all dumps.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
@@ -36,29 +35,27 @@ pub(crate) struct DirectorDump<K> {
     pub(crate) from_ns: i64,
     /// End of the window, ns of ring time.
     pub(crate) to_ns: i64,
-    /// When its clock passes this time, ns, the director closes a window that is not frozen:
-    /// `to_ns` plus the hold time. `i64::MAX`: the clock does not close the window.
+    /// The director's clock closes the window after this time, ns, unless the dump is frozen.
+    /// `i64::MAX`: the clock does not close the window.
     pub(crate) close_ns: i64,
-    /// Live: the window closes at this time of the monotonic clock, ns, at the latest, unless the
-    /// dump is frozen ([`DirectorDumps::freeze`]).
+    /// Live: the monotonic clock closes the window after this time, ns, unless the dump is frozen
+    /// ([`DirectorDumps::freeze`]).
     pub(crate) deadline_ns: i64,
     /// Set if the ends of flows have shortened the window.
     pub(crate) clip: Option<Clip>,
     /// The dump's flows that have not ended, and their last hits, ns. `None`: the dump has hits
-    /// without a flow or more than [`FLOWS_MAX`] flows, and ends with its window.
+    /// without a flow, or more than [`FLOWS_MAX`] flows.
     pub(crate) flows: Option<HashMap<BiflowKey, i64>>,
     /// How long the rule and expression are held off after the end, ns; `None`: as for all rules.
     pub(crate) hold_off_ns: Option<i64>,
     pub(crate) suppressed: Suppressed,
 }
 
-/// All open dumps.
 #[derive(Debug)]
 pub(crate) struct DirectorDumps<K> {
     by_id: BTreeMap<u64, DirectorDump<K>>,
     /// By rule and expression: the IDs of the open dumps, oldest first. Usually the list has one
-    /// dump. A second dump opens, for example, for a hit with another window, or for a hit between
-    /// the end of a window and its closing.
+    /// dump.
     by_key: HashMap<(usize, K), Vec<u64>>,
     /// By rule and flow: the IDs of the open dumps.
     by_flow: HashMap<(usize, BiflowKey), Vec<u64>>,
@@ -91,7 +88,6 @@ impl<K: Eq + Hash + Clone> DirectorDumps<K> {
         self.limited > 0
     }
 
-    /// Adds a dump that has just opened.
     pub(crate) fn add(&mut self, dump: DirectorDump<K>) {
         let key = (dump.rule, dump.expression.clone());
         self.by_key.entry(key).or_default().push(dump.id);
@@ -105,8 +101,7 @@ impl<K: Eq + Hash + Clone> DirectorDumps<K> {
         self.by_id.insert(dump.id, dump);
     }
 
-    /// A hit joins a dump. `flow`: the hit's flow, if it has one; a hit without a flow makes the
-    /// dump end with its window.
+    /// A hit joins a dump. A hit without a flow makes the dump end with its window.
     pub(crate) fn join(&mut self, id: u64, flow: Option<BiflowKey>, time_ns: i64) {
         let Some(dump) = self.by_id.get_mut(&id) else {
             return;
@@ -161,8 +156,7 @@ impl<K: Eq + Hash + Clone> DirectorDumps<K> {
         }
     }
 
-    /// Ends a window at `to_ns`, unless it ends earlier. The monotonic clock closes the window
-    /// after `deadline_ns` at the latest, the director's clock usually after `close_ns`.
+    /// Ends a window at `to_ns`, unless it ends earlier.
     pub(crate) fn shorten(&mut self, id: u64, to_ns: i64, close_ns: i64, deadline_ns: i64) {
         let Some(dump) = self.by_id.get_mut(&id).filter(|dump| to_ns < dump.to_ns) else {
             return;
@@ -170,8 +164,7 @@ impl<K: Eq + Hash + Clone> DirectorDumps<K> {
         self.closing.remove(&(dump.close_ns, id));
         self.deadlines.remove(&(dump.deadline_ns, id));
         (dump.to_ns, dump.clip) = (to_ns, Some(Clip::Flow(to_ns)));
-        // `i64::MAX` stays: the clock must not close this window, because the clock does not follow
-        // the dump's source.
+        // `i64::MAX` stays: the clock does not follow the dump's source.
         if dump.close_ns < i64::MAX {
             dump.close_ns = dump.close_ns.min(close_ns);
         }
@@ -221,7 +214,7 @@ impl<K: Eq + Hash + Clone> DirectorDumps<K> {
         self.by_id.get_mut(&id)
     }
 
-    /// Time at which the clock closes the next window, ns.
+    /// The earliest close time of an unfrozen dump, ns.
     pub(crate) fn next_close_ns(&self) -> Option<i64> {
         self.closing.first().map(|(close_ns, _)| *close_ns)
     }

@@ -26,10 +26,8 @@ use crate::{
     intake::interfaces::RecordedInterface,
 };
 
-/// The dump expression of a hit. Two expressions are equal if they come from equal templates with
-/// equal values, or have equal texts or script names. The scopes of alerts, if any, and the
-/// directories of the dumps must also be equal. The text of a template is formatted only when a
-/// dump opens.
+/// The dump expression of a hit. Equality includes the dump's directory; of a script's predicate it
+/// compares only the name.
 #[derive(Debug, Clone)]
 pub(crate) struct DumpExpression {
     what: ExpressionKind,
@@ -47,8 +45,8 @@ pub(crate) struct DumpExpression {
 enum ExpressionKind {
     /// A template, and the values of its variables in the trigger packet.
     Values(Arc<Template>, Arc<TriggerValues>),
-    /// An expression that needs no trigger packet. For an alert, the expression finds packets, and
-    /// the second part decides which packets the alert is about.
+    /// An expression that needs no trigger packet. For an alert, the scope decides which of the
+    /// packets found belong to the dump.
     Plain(Arc<FilledExpression>, Option<Arc<AlertScope>>),
     Script(ScriptPredicate),
 }
@@ -174,8 +172,7 @@ impl DumpPredicate {
         }))
     }
 
-    /// Whether the dump keeps a packet that its filter has already matched. Only dumps of alerts
-    /// refuse some of these packets.
+    /// Whether the dump keeps a packet that its filter has already matched.
     pub(crate) fn keeps(&mut self, interface: &RecordedInterface, data: &[u8]) -> bool {
         match self {
             Self::Filter(filter) => {
@@ -186,8 +183,7 @@ impl DumpPredicate {
         }
     }
 
-    /// Whether the dump selects all packets, or all packets of an interface: that of an alert, or
-    /// `$iface` of the trigger packet.
+    /// Whether the dump selects all packets, or all packets of an interface.
     pub(crate) fn selects_no_flow(&self) -> bool {
         let filter = self.filter();
         filter.is_some_and(|filter| filter.filled().selects_no_flow())
@@ -201,7 +197,6 @@ impl DumpPredicate {
         }
     }
 
-    /// The script, if one decides.
     pub(crate) fn script(&self) -> Option<&ScriptPredicate> {
         match self {
             Self::Filter(_) => None,
@@ -217,7 +212,7 @@ impl DumpPredicate {
     }
 
     /// From now on reports those of these link types, in this order, for which the filter does not
-    /// compile. The dump selects nothing of these types.
+    /// compile.
     pub(crate) fn tell_refused(&mut self, link_types: &[LinkType]) {
         if let Self::Filter(filter) = self {
             filter.prepared.tell_refused(link_types);
@@ -225,7 +220,7 @@ impl DumpPredicate {
     }
 
     /// Live: `false` if [`Self::decide`] would first compile the filter for this link type, and
-    /// libpcap takes long. From files always `true`, because all threads can wait.
+    /// libpcap takes long. From files always `true`.
     pub(crate) fn decides_at_once(&self, link_type: LinkType) -> bool {
         let Self::Filter(filter) = self else {
             return true;
@@ -278,8 +273,7 @@ impl DumpPredicate {
         }
     }
 
-    /// Whether the filter dropped, for lack of room, the flow of some datagram. Later fragments of
-    /// the datagram are then undecided although the first fragment was seen.
+    /// Whether the filter dropped, for lack of room, the flow of some datagram.
     pub(crate) fn has_forgotten_fragments(&self) -> bool {
         matches!(self, Self::Filter(filter) if filter.state.has_forgotten)
     }
@@ -303,8 +297,7 @@ impl DumpPredicate {
         refused.map(note).collect()
     }
 
-    /// The reason why the dump's script is disabled, if it is. The dump may then have missed
-    /// packets.
+    /// The reason why the dump's script is disabled, if it is.
     pub(crate) fn fault(&self) -> Option<String> {
         self.script().and_then(ScriptPredicate::fault)
     }
@@ -332,8 +325,8 @@ impl LuaState {
     }
 }
 
-/// A predicate, returned by one call of the dump function, that decides about packets. Lua keeps
-/// the function until the last clone is dropped.
+/// A predicate that the dump function returned. Lua keeps the function until the last clone is
+/// dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct ScriptPredicate {
     pub(crate) state: LuaState,

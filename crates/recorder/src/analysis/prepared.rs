@@ -1,7 +1,7 @@
 //! Expressions compiled for the link types of the sources.
 //!
 //! An expression that compiles for no link type is an error of the user. If it compiles only for
-//! some link types, packets of the other link types do not match, and the user is informed.
+//! some link types, packets of the other link types do not match.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use retroscope_ring::Packet;
 
 use crate::analysis::native::NativeCode;
 
-/// Snap length for libpcap: the most that the ring stores. It has no effect on matches.
+/// Snap length for libpcap. It has no effect on matches.
 const SNAPLEN: u32 = 262_144;
 
 pub(crate) fn context(link_type: LinkType, mode: FilterMode) -> LinkContext {
@@ -46,7 +46,7 @@ pub(crate) fn mode(offline: bool) -> FilterMode {
 /// The link types of the sources.
 pub(crate) struct LinkTypes<'a> {
     pub(crate) known: &'a [LinkType],
-    /// Finds more link types, for example those further inside the files. This may be expensive.
+    /// Finds more link types. This may be expensive.
     pub(crate) more: &'a dyn Fn() -> Vec<LinkType>,
 }
 
@@ -87,7 +87,7 @@ impl<'a> LinkTypes<'a> {
 }
 
 /// Makes a dump template, and compiles it with sample values of its variables. Fails if that
-/// succeeds for no link type. Looks names up, which may take long, for the last time.
+/// succeeds for no link type. Names are looked up here for the last time.
 pub(crate) fn template(
     text: &str,
     link_types: &LinkTypes<'_>,
@@ -140,8 +140,7 @@ impl PreparedFilter {
         self.tried.contains(&link_type)
     }
 
-    /// Notes that packets of a link type do not match, because the rule set found that libpcap
-    /// refuses the filter.
+    /// Notes that packets of a link type do not match, because libpcap refuses the filter.
     pub(crate) fn refuse(&mut self, link_type: LinkType, error: &FilterError) {
         if !self.knows(link_type) {
             self.tried.push(link_type);
@@ -171,8 +170,8 @@ impl PreparedFilter {
         said.collect()
     }
 
-    /// Compiles for the known link types. If all fail, compiles for [`LinkTypes::more`] until one
-    /// succeeds. Fails if the filter compiles for none of these link types.
+    /// Compiles for the known link types, or if all fail, for [`LinkTypes::more`] until one
+    /// succeeds. Fails if none succeeds.
     pub(crate) fn check(&mut self, link_types: &LinkTypes<'_>) -> Result<(), FilterError> {
         link_types.first_or_any(|link_type| {
             self.prepare(link_type);
@@ -186,9 +185,7 @@ impl PreparedFilter {
         tried.all(|link_type| self.filter.reads_headers_only(*link_type, self.mode))
     }
 
-    /// Looks names up for the last time, for the known link types and the link types further inside
-    /// the files. If packets of yet another link type arrive later, a filter with names does not
-    /// match these packets.
+    /// Looks names up for the last time, for the known link types and [`LinkTypes::more`].
     pub(crate) fn seal(&self, link_types: &LinkTypes<'_>) {
         if self.filter.has_names() {
             let mut filter = self.filter.clone();

@@ -1,6 +1,5 @@
-//! A rule set whose rules and link types can change while the recorder runs. The programs that the
-//! set runs are submitted for compilation to machine code. The data path reads the set through a
-//! [`RuleReader`].
+//! A rule set whose rules and link types can change while the recorder runs. The data path reads
+//! the set through a [`RuleReader`].
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -38,8 +37,7 @@ impl Rules {
         self.set.reader()
     }
 
-    /// Adds a rule under a new number, for the known link types. Fails as [`RuleSet::insert`] does:
-    /// if the rule needs programs, and libpcap refuses the rule for all these link types.
+    /// Adds a rule under a new number. Fails as [`RuleSet::insert`] does.
     pub(crate) fn insert(&mut self, id: u64, filter: &Filter) -> Result<InsertedRule, FilterError> {
         let placed = self.set.insert(RuleId(id), filter)?;
         self.ids.insert(id);
@@ -64,12 +62,11 @@ impl Rules {
         }
     }
 
-    /// Removes a rule, if it exists.
     pub(crate) fn remove(&mut self, id: u64) {
         self.remove_all(&HashSet::from([id]));
     }
 
-    /// Removes rules. Numbers without a rule have no effect.
+    /// Numbers without a rule have no effect.
     pub(crate) fn remove_all(&mut self, ids: &HashSet<u64>) {
         let before = self.ids.len();
         for id in ids {
@@ -83,7 +80,6 @@ impl Rules {
         }
     }
 
-    /// Number of rules.
     pub(crate) fn len(&self) -> usize {
         self.ids.len()
     }
@@ -93,7 +89,6 @@ impl Rules {
         self.link_types.contains(&link_type)
     }
 
-    /// The link types that were added.
     pub(crate) fn link_types(&self) -> impl Iterator<Item = LinkType> {
         self.link_types.iter().copied()
     }

@@ -1,6 +1,5 @@
-//! Alerts of an IDS. The analyzer acts on an alert when the alert's time plus a configured delay
-//! has passed, or at the end of the recording. From files, this time is packet time; live, it is
-//! ring time.
+//! Alerts of an IDS. An alert waits until its time plus a configured delay has passed, or until the
+//! recording ends. This time is packet time from files, ring time live.
 
 use std::{
     collections::BTreeMap,
@@ -29,13 +28,13 @@ use crate::{
     dump::{dump_alerts::oddity, order::DumperMessage},
 };
 
-/// Live, the recorder refuses an alert whose stamp is further ahead of the clock than this, ns: one
-/// of the two clocks is wrong. A stamp that the clock has shown before a step is not ahead.
+/// Live, the recorder refuses an alert whose stamp is further ahead of the clock than this, ns:
+/// probably one of the two clocks is wrong.
 const AHEAD_MAX_NS: i64 = 10_000_000_000;
 /// Live, maximum number of alerts that wait at once. Beyond this number the recorder refuses the
 /// alert with the latest time. An alert takes about 1 KiB.
 const WAITING_MAX: usize = 65_536;
-/// Maximum time before and after an alert without addresses, ns. Its dump may select all packets.
+/// Maximum time before and after an alert without addresses, ns.
 const WINDOW_MAX_NS: i64 = 1_000_000_000;
 
 /// Alerts that wait, sorted by time, ns, and then by arrival. The time of an alert is its stamp
@@ -70,7 +69,7 @@ impl Alerts {
         Some(time_ns.saturating_add(self.delay_ns))
     }
 
-    /// Takes the next alert if it is due: its time plus the delay is at most `now_ns`.
+    /// Takes the next alert if it is due at `now_ns`.
     fn next(&mut self, now_ns: i64) -> Option<(i64, Arc<Alert>)> {
         if self.next_ns()? > now_ns {
             return None;
@@ -81,8 +80,7 @@ impl Alerts {
 }
 
 impl Core {
-    /// Live: adds alerts that arrived. Each alert acts at its time plus the delay. An alert is
-    /// refused if its time is too far ahead, or if too many alerts wait.
+    /// Live: adds alerts. Refuses alerts whose time is too far ahead, and alerts if too many wait.
     pub(super) fn add_alerts(&mut self, alerts: Vec<Arc<Alert>>, now: Moment) {
         for alert in alerts {
             let time_ns = self.ring_time_of(alert.time_ns, now);
@@ -95,7 +93,7 @@ impl Core {
                 self.alerts.add(time_ns, alert);
             }
         }
-        // Act before counting the waiting alerts: an alert that is due now must not count.
+        // An alert that is due now must not count as waiting.
         self.act_on_alerts(now.ring_ns);
         while self.alerts.waiting.len() > WAITING_MAX
             && let Some((_, alert)) = self.alerts.waiting.pop_last()
@@ -122,7 +120,7 @@ impl Core {
         }
     }
 
-    /// Acts on alerts that are due: their time plus the delay is at most `now_ns`.
+    /// Acts on the alerts that are due at `now_ns`.
     pub(super) fn act_on_alerts(&mut self, now_ns: i64) {
         while let Some((time_ns, alert)) = self.alerts.next(now_ns) {
             self.act_on_alert(time_ns, &alert);
@@ -176,8 +174,8 @@ impl Core {
                 self.send(DumperMessage::Alert {
                     id,
                     alert: Arc::clone(alert),
-                    // From files, the dump marks frames only from the current record on, so that
-                    // the marks do not depend on how much the dumper has written.
+                    // From files, the dump marks frames only from the current record on: marks must
+                    // not depend on how much the dumper has written.
                     unread: match self.live {
                         true => 0,
                         false => self.ends().first().copied().unwrap_or(0),
@@ -197,8 +195,8 @@ impl Core {
         self.report_alert(alert, outcome, dump, why);
     }
 
-    /// The window and the reason of an alert. The alert's flow up to its packet belongs to the hit.
-    /// Without addresses, the window is a short time before and after the alert.
+    /// The terms of an alert's dump. Without addresses, the window is a short time before and after
+    /// the alert.
     fn terms_of_alert(&self, alert: &Arc<Alert>, time_ns: i64, is_window: bool) -> TriggerTerms {
         let config = &self.parts.alerts;
         let mut terms = TriggerTerms::new(&TriggerRequest::default(), self.parts.window);
@@ -223,9 +221,8 @@ impl Core {
         terms
     }
 
-    /// The earliest time, ns, from which the ring has about `bytes` up to `time_ns`. The bytes are
-    /// counted in whole buckets, at least one bucket. `i64::MIN`: the ring has no more buckets than
-    /// that between `from_ns` and `time_ns`.
+    /// The time, ns, from which the ring has about `bytes` up to `time_ns`, counted in whole
+    /// buckets. `i64::MIN`: the ring has no more buckets than that after `from_ns`.
     fn since_bytes(&self, (from_ns, time_ns): (i64, i64), bytes: u64) -> i64 {
         let ring = &self.common.ring;
         let bucket_bytes = (ring.bytes() / ring.buckets().max(1) as u64).max(1);
@@ -246,9 +243,9 @@ impl Core {
         (0..=u16::MAX).map_while(is_it).any(|is_it| is_it)
     }
 
-    /// Live: the ring time, ns, at which the system's clock shows a stamp. After a step back, the
-    /// clock shows some stamps twice: the last such time up to now counts, otherwise the first time
-    /// after now. If a step forward skipped the stamp, the present offset of the clock counts.
+    /// Live: the ring time, ns, at which the system's clock shows a stamp, preferably the latest
+    /// such time up to now. If a step of the clock skipped the stamp, the present offset of the
+    /// clock counts.
     fn ring_time_of(&self, stamp_ns: i64, now: Moment) -> i64 {
         let times = self.common.clock.ring_times((stamp_ns, stamp_ns));
         let (passed, to_come): (Vec<_>, Vec<_>) = times

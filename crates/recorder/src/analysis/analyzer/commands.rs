@@ -1,6 +1,4 @@
-//! Commands of other threads. The analyzer processes commands after it has read the available
-//! records, live after 64 batches at the latest. While it analyzes live packets itself, it also
-//! processes commands between two packets.
+//! Commands of other threads to the analyzer.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -60,9 +58,8 @@ impl TriggerKeys {
 }
 
 impl Core {
-    /// Processes waiting commands, at most [`WAITING_MAX`] in one call, so that callers that send
-    /// the next command at once cannot keep the analyzer from packets. If a caller no longer waits,
-    /// its reply is lost.
+    /// Processes at most [`WAITING_MAX`] commands in one call, so that commands cannot keep the
+    /// analyzer from packets.
     pub(super) fn run_commands(&mut self, now: Moment) {
         for _ in 0..WAITING_MAX {
             let Ok(command) = self.parts.commands.try_recv() else {
@@ -101,8 +98,8 @@ impl Core {
                 } => {
                     self.change_rules(&changes);
                     self.change_terms(&requests, settings);
-                    // Forget rules only after the terms are set: `forget_removed_rules` acts on
-                    // queued hits, which may include hits of a new rule.
+                    // Set the terms first: `forget_removed_rules` acts on queued hits, which may
+                    // include hits of a new rule.
                     let is_removed = |it: &RuleChange| matches!(it, RuleChange::Remove(_));
                     if changes.iter().any(is_removed) {
                         self.forget_removed_rules();
@@ -165,7 +162,7 @@ impl Core {
         } else {
             Some(self.director.manual(hit, &mut self.orders))
         };
-        // `None`: the hit waits, which happens only when reading files.
+        // `None`: the hit waits, only from files.
         let acted = acted.unwrap_or(Err(HitRefusal::HeldOff));
         let (dump, existed) = acted.map_err(|why| match why.reason() {
             Reason::Unfilled => NoDump::Other(why.to_string()),

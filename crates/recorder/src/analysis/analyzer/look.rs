@@ -21,7 +21,7 @@ use crate::{
     control::hits::{HitRefusal, Reason},
 };
 
-/// Follows a shard through a batch: does the analyzer's own work for each packet before it acts on
+/// Goes through a batch together with a shard. The analyzer's own work for a packet comes before
 /// the hits of this packet.
 struct BatchWalk<'c, 'b> {
     core: &'c mut Core,
@@ -32,7 +32,7 @@ struct BatchWalk<'c, 'b> {
     next: u64,
     /// A lower bound of the packet times, ns.
     oldest_ns: i64,
-    /// The last packet that was passed and read. Live, skipped packets are not read.
+    /// The last packet that was passed and read.
     last: Option<Packet<'b>>,
     /// Whether the director was armed after the last passed packet, before the hits of this packet.
     are_wanted: bool,
@@ -51,9 +51,8 @@ impl<'c, 'b> BatchWalk<'c, 'b> {
         }
     }
 
-    /// Passes the packets before `record`. From files, each packet may move the clock.
-    /// Live, packets of a batch that is too new for all closed windows are skipped. Other packets
-    /// are checked for lateness.
+    /// Passes the packets before `record`. Live, packets of a batch that is too new for all closed
+    /// windows are skipped.
     fn go_to(&mut self, record: u64) {
         let count = record.saturating_sub(self.next);
         if count == 0 {
@@ -114,8 +113,8 @@ impl Core {
 }
 
 impl BatchWalk<'_, '_> {
-    /// Derives the dump expression for a hit on the last passed packet. `None` if shards derive the
-    /// expressions, if the dump script wants no dump, or if the packet's interface is unknown.
+    /// Derives the dump expression for a hit on the last passed packet. `None`: the hit starts no
+    /// dump.
     fn expression(&mut self, order: HitOrder) -> Option<Result<DumpExpression, HitRefusal>> {
         let interface = self.core.names.interface(self.last.as_ref()?.interface)?;
         let derivation = self.core.derivation.as_mut()?;
@@ -126,12 +125,12 @@ impl BatchWalk<'_, '_> {
 
 impl Core {
     /// Live: acts on hits that inserters and readers queued. Then forgets removed rules, once all
-    /// shards have applied all rule changes.
+    /// shards have applied all changes.
     pub(super) fn take_hits(&mut self) {
         let slots = Arc::clone(&self.slots);
         slots.all().iter().for_each(ShardSlot::drop_gone);
-        // Check this before taking the hits: if all shards are up to date now, the queues contain
-        // all hits of the removed rules.
+        // Check this before taking the hits: if all shards are up to date, the queues have all hits
+        // of the removed rules.
         let is_past = !self.leaving.is_empty() && slots.all().iter().all(ShardSlot::is_up_to_date);
         self.act_on_queued_hits(&slots);
         self.end_scans(|scan| scan.is_over());
@@ -141,8 +140,7 @@ impl Core {
         }
     }
 
-    /// Forgets removed rules that no shard has any more, after acting on their hits. The shard of a
-    /// silent link may keep other removed rules for some time.
+    /// Forgets removed rules that no shard has any more, after acting on their hits.
     pub(super) fn forget_removed_rules(&mut self) {
         let slots = Arc::clone(&self.slots);
         let known = slots.still_known(&self.leaving);
@@ -202,7 +200,6 @@ impl Core {
         }
     }
 
-    /// Hands the packets of a batch to the shard, unless shards have readers.
     pub(super) fn analyze_batch(&mut self, batch: &Batch<'_>) {
         let slots = Arc::clone(&self.slots);
         if !slots.placement.has_readers() {
@@ -216,8 +213,7 @@ impl Core {
         }
     }
 
-    /// Hands the packets of a batch to the shard. Live, only if it needs packets, and checks clocks
-    /// and commands in between.
+    /// Lets the shard analyze a batch. Live, also checks clocks and commands in between.
     fn analyze_with(&mut self, (slot, shard): (&ShardSlot, &mut Shard), batch: &Batch<'_>) {
         slot.refresh(shard, &mut HitQueue::default());
         let end = batch.first + batch.len() as u64;
@@ -248,9 +244,8 @@ impl Core {
         }
     }
 
-    /// Reads the clock between packets, and checks clocks and commands if due. Returns `true` if
-    /// the analyzer first saw a request to stop at least 3 s ago. The caller must then skip the
-    /// remaining packets.
+    /// Checks clocks and commands if due. Returns `true` if the analyzer first saw a request to
+    /// stop at least 3 s ago: the caller must then skip the remaining packets.
     fn is_time_over(&mut self) -> bool {
         let mono_ns = self.common.clock.mono_ns();
         if self.pacer.is_due(mono_ns) {
@@ -260,13 +255,12 @@ impl Core {
         stopping && mono_ns - *self.stopped_ns.get_or_insert(mono_ns) >= STOP_DRAIN_NS
     }
 
-    /// Live: whether the clock that closes windows waits for the watermark of a producer. Offline
-    /// always `false`: the clock follows the packets.
+    /// Whether the clock that closes windows waits for the watermark of a producer. Offline:
+    /// `false`.
     fn is_promised(&self, producer: usize) -> bool {
         self.live && self.promises.get(producer).copied().unwrap_or(true)
     }
 
-    /// The analyzer's work for a packet, whether or not it is a hit.
     fn packet(&mut self, (producer, record): (usize, u64), packet: &Packet<'_>) {
         if !self.live {
             self.offline_clock(record, packet);
@@ -312,8 +306,8 @@ impl Core {
             return;
         }
         if self.live {
-            // Read the clock again: this thread may have stood still since the packet arrived, and
-            // the deadline of a new window counts from now.
+            // This thread may have stood still since the packet arrived, and the deadline of a new
+            // window counts from now.
             self.director.mono_ns = self.common.clock.mono_ns();
         }
         self.take_costs_live();
@@ -331,8 +325,8 @@ impl Core {
         self.execute();
     }
 
-    /// Counts hits of a rule. Returns `false`, and counts nothing, if the rule has been forgotten
-    /// or disabled since a shard found the hits.
+    /// Counts hits of a rule. Returns `false`, and counts nothing, if the rule is forgotten or
+    /// disabled.
     fn count(&self, rule: usize, hits: u64) -> bool {
         let rule = self.rules.get(&rule).filter(|rule| rule.is_enabled);
         if let Some(of_rule) = rule.and_then(|rule| rule.hits.as_ref()) {

@@ -1,5 +1,5 @@
-//! How often the analyzer reads the clock. Also limits reports of refused hits to about ten
-//! a minute, and of unseen packets to one. A summary once a minute counts the other refused hits.
+//! How often the analyzer reads the clock, and how often it reports refused hits and unseen
+//! packets.
 
 use crate::{
     analysis::chunk::MANY,
@@ -7,9 +7,8 @@ use crate::{
     intake::counters::LossLog,
 };
 
-/// Time between two summaries, ns of the monotonic clock.
 const MINUTE_NS: i64 = 60_000_000_000;
-/// Maximum number of refused hits that are reported one by one in a minute.
+/// Maximum number of refused hits reported one by one in a period of a minute or more.
 const REFUSALS_TOLD: u32 = 10;
 
 /// Desired time between two checks of clocks and commands while packets keep arriving, ns.
@@ -18,8 +17,8 @@ pub(super) const LOOK_NS: i64 = 5_000_000;
 /// Decides when to check clocks and commands between packets.
 #[derive(Debug)]
 pub(super) struct ClockPacer {
-    /// Packets between two reads of the clock. Adapts to the number of packets that take
-    /// [`LOOK_NS`]; at least 1 and at most `stride_max`.
+    /// Packets after which to read the clock. Adapts to the number of packets that take
+    /// [`LOOK_NS`].
     pub(super) stride: usize,
     stride_max: usize,
     /// Packets since the last read of the clock.
@@ -31,8 +30,8 @@ pub(super) struct ClockPacer {
 }
 
 impl ClockPacer {
-    /// Strides are used only live. With scripts a stride is at most 64 packets instead of 512,
-    /// because a script may suddenly become slow.
+    /// With scripts `stride` is at most 64 packets instead of 512, because a script may suddenly
+    /// become slow.
     pub(super) fn new(are_scripts: bool) -> Self {
         Self {
             stride: 1,
@@ -51,8 +50,7 @@ impl ClockPacer {
         self.since >= self.stride
     }
 
-    /// The clock was read after a stride: adapts the stride. Returns whether to check clocks and
-    /// commands.
+    /// Adapts the stride after a read of the clock. Returns whether to check clocks and commands.
     pub(super) fn is_due(&mut self, mono_ns: i64) -> bool {
         let took_ns = mono_ns.saturating_sub(self.read_ns).max(1);
         self.longest_ns = self.longest_ns.max(took_ns);
@@ -67,7 +65,7 @@ impl ClockPacer {
         is_due
     }
 
-    /// Starts a new stride at `mono_ns`: the thread has slept, or `is_due` has adapted the stride.
+    /// Starts a new stride at `mono_ns`.
     pub(super) fn slept(&mut self, mono_ns: i64) {
         self.since = 0;
         self.read_ns = mono_ns;
@@ -86,13 +84,13 @@ pub(super) struct RefusalNotices {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RefusalNotice {
     Report,
-    /// Report the hit, and say that the next refused hits are only counted.
+    /// Report the hit, and say that further refused hits are only counted.
     ReportAsLast,
     Silent,
 }
 
 impl RefusalNotices {
-    /// Counts a refused hit at a time of the monotonic clock. Returns how to report the hit.
+    /// Returns how to report a refused hit at `mono_ns` on the monotonic clock.
     pub(super) fn add(&mut self, reason: Reason, mono_ns: i64) -> RefusalNotice {
         if self.told == 0 {
             self.since_ns = mono_ns;
@@ -109,8 +107,8 @@ impl RefusalNotices {
         }
     }
 
-    /// A summary of the hits that were not reported, one minute after the first report. `None`: it
-    /// is too early, or all hits were reported.
+    /// A summary of the hits that were not reported, at least a minute after the first report.
+    /// `None`: too early, or nothing to sum up.
     pub(super) fn due(&mut self, mono_ns: i64) -> Option<String> {
         let is_over = mono_ns.saturating_sub(self.since_ns) >= MINUTE_NS;
         if self.told == 0 || !is_over {
@@ -130,8 +128,7 @@ impl RefusalNotices {
     }
 }
 
-/// Packets that the trigger rules did not see, because the ring overwrote these packets first, or
-/// because the recording was stopped.
+/// Packets that the trigger rules did not see: overwritten, or left unread after a stop.
 #[derive(Debug, Default)]
 pub(super) struct UnseenPackets {
     pub(super) packets: u64,
@@ -169,8 +166,8 @@ impl UnseenPackets {
         gaps.iter().map(|gap| gap.packets).sum()
     }
 
-    /// Counts `packets` more, at `mono_ns` on the monotonic clock. Returns a message at once, and
-    /// then at most once a minute.
+    /// Counts `packets` more, at `mono_ns` on the monotonic clock. Returns a message at most once a
+    /// minute.
     pub(super) fn add(&mut self, packets: u64, mono_ns: i64) -> Option<String> {
         self.packets += packets;
         self.unreported += packets;

@@ -17,21 +17,20 @@ use crate::{
     start::rules::NO_PACKET,
 };
 
-/// Bytes of packets from files between two accounts of dump costs. One account usually takes tens
-/// of microseconds, which is little for this number of bytes.
+/// Bytes of packets from files after which `account_before` takes the costs of dumps. This usually
+/// takes tens of microseconds.
 const STRETCH_BYTES: u64 = 256 << 10;
 
 impl Core {
-    /// The window, limits and other terms of a rule.
     pub(super) fn terms_of(&self, rule: usize) -> TriggerTerms {
         let parts = &self.parts;
         let default = || TriggerTerms::new(&TriggerRequest::default(), parts.window);
         parts.terms.get(&rule).cloned().unwrap_or_else(default)
     }
 
-    /// Changes the rules; each shard usually applies the changes before its next packets. If the
-    /// changes add no rule, removed rules are forgotten now. Otherwise a removed rule may have a
-    /// successor, and stays until all shards have applied the changes, for the hits until then.
+    /// If the changes add a rule, a removed rule may have a successor: it stays until all shards
+    /// have applied the changes, for the hits until then. Otherwise removed rules are forgotten
+    /// now.
     pub(super) fn change_rules(&mut self, changes: &[RuleChange]) {
         let is_replaced = changes.iter().any(|it| matches!(it, RuleChange::Add(..)));
         let are_there = changes.iter().filter_map(|change| match change {
@@ -88,8 +87,8 @@ impl Core {
         self.common.outcomes.forget(number);
     }
 
-    /// Sets the requests of these rules. `settings` apply to what a request leaves out; `None`: the
-    /// present settings apply. With settings, `requests` has the requests of all rules.
+    /// Sets the terms of these rules from their requests. With `settings`, `requests` must have all
+    /// rules.
     pub(super) fn change_terms(
         &mut self,
         requests: &[(usize, TriggerRequest)],
@@ -114,10 +113,8 @@ impl Core {
         }
     }
 
-    /// Offline, if bytes per hour are limited or an open dump has a limit: takes the costs of dumps
-    /// after each [`STRETCH_BYTES`] of packets. Before that, the dumper writes the packets that
-    /// dumps need of the earlier packets. So the director's knowledge depends on the
-    /// packets alone, not on threads or on the size of the ring.
+    /// Offline, if a limit may depend on what dumps write: takes the costs of dumps about every
+    /// [`STRETCH_BYTES`] of packets. So the director's decisions depend on packets, not on threads.
     pub(super) fn account_before(&mut self, packet: &Packet<'_>) {
         if !self.director.counts_bytes() && !self.director.has_limited() {
             return;
@@ -129,8 +126,7 @@ impl Core {
         self.unaccounted_bytes += packet.data.len() as u64;
     }
 
-    /// Offline: the dumper writes what the dumps need of the records that the analyzer has passed,
-    /// and the director gets the costs.
+    /// Offline: the dumper catches up with the analyzer, and the director gets the costs.
     pub(super) fn account(&mut self) {
         self.read_for_dumps(true);
         self.take_costs();
@@ -187,17 +183,16 @@ impl Core {
         }
     }
 
-    /// Notes that `packets` packets of a producer are not analyzed, usually with times between the
-    /// producer's last batch and `time_ns` of ring time. Returns the number of packets that a rule
-    /// might have matched.
+    /// Notes that `packets` packets of a producer, usually before `time_ns` of ring time, are not
+    /// analyzed. Returns how many packets a rule might have matched.
     pub(super) fn miss(&mut self, producer: usize, time_ns: i64, packets: u64) -> u64 {
         let unseen = self.unseen_of(packets);
         self.unseen.batch(producer, time_ns, unseen);
         unseen
     }
 
-    /// At the end: reports how many packets the rules did not see because the time after a stop ran
-    /// out. `positions`: how far the analyzer has read.
+    /// At the end: reports how many packets the rules did not see after a stop. `positions`: how
+    /// far the analyzer has read.
     pub(super) fn leave_unread(&mut self, positions: &Positions) {
         let now_ns = self.common.clock.now().ring_ns;
         let mut unseen = std::mem::take(&mut self.left_unread);
@@ -245,14 +240,12 @@ impl Core {
         rule.map_or("manual", |rule| rule.name.as_str())
     }
 
-    /// Reports the pending messages of rules, scripts, interfaces, the clock, pins and the
-    /// compiler. Counts failed scripts.
+    /// Reports pending messages, and counts failed scripts.
     pub(super) fn report_notices(&mut self) {
         let common = &self.common;
         let (mut notices, mut failed) = (Vec::new(), 0);
         for slot in self.slots.all() {
-            // `visit` skips a shard that another thread is using; a later call reports the shard's
-            // messages.
+            // `visit` skips a shard that another thread is using.
             slot.visit(|shard| {
                 failed = failed.max(shard.scripts.failed());
                 notices.extend(shard.take_notices());

@@ -10,7 +10,6 @@ use crate::{
     control::rule_scan::RuleScan,
 };
 
-/// A rule whose past is being scanned.
 #[derive(Debug)]
 pub(super) struct ScannedRule {
     pub(super) scan: Arc<RuleScan>,
@@ -32,7 +31,6 @@ impl ScannedRule {
         );
     }
 
-    /// The earliest packet time that the waiting hits need, ns.
     pub(super) fn waiting_from_ns(&self) -> Option<i64> {
         self.from_ns
     }
@@ -77,7 +75,6 @@ impl Core {
         (dumps, is_enabled && self.scans.contains_key(&rule))
     }
 
-    /// Ends the scans that are over.
     pub(super) fn end_scans(&mut self, is_over: impl Fn(&RuleScan) -> bool) {
         let over = self.scans.iter().filter(|(_, it)| is_over(&it.scan));
         let over: Vec<usize> = over.map(|(rule, _)| *rule).collect();

@@ -3,13 +3,11 @@
 use super::Analyzer;
 
 impl Analyzer {
-    /// Processes waiting commands, and does nothing else.
     pub(crate) fn run_commands(&mut self) {
         let now = self.core.common.clock.now();
         self.core.run_commands(now);
     }
 
-    /// Number of records that the analyzer skipped without reading their packets.
     pub(crate) fn passed_by(&self) -> usize {
         self.core.passed_by
     }

@@ -10,7 +10,7 @@ use crate::{
 
 impl<K: Eq + Hash + Clone> Director<K> {
     /// If alerts may arrive, gives them a share of the bytes per hour, and if configured of the
-    /// dumps per minute. Otherwise removes these shares.
+    /// dumps per minute.
     pub(super) fn share_with_alerts(&mut self) {
         let is_expected = self.config.are_alerts_expected;
         let per_minute = is_expected && self.config.limits.alerts_per_minute;
@@ -18,8 +18,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.bytes.set_rules([(ALERT, is_expected)].into_iter());
     }
 
-    /// Later hits of the removed rule have no effect. Forgets the rule now, or later when `places`
-    /// counts none of its dumps.
+    /// Forgets a removed rule now, or when `places` no longer counts any of its dumps.
     pub(crate) fn forget_rule(&mut self, rule: usize) {
         self.gone.insert(rule);
         self.fired.remove(&rule);
@@ -105,8 +104,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.limits_ns
     }
 
-    /// A dump starts: counts the dump against the limits. For the dump of a rule, also holds off
-    /// the rule and expression if configured.
+    /// Counts a new dump against the limits. For the dump of a rule, also starts the hold-off, if
+    /// configured.
     pub(super) fn take_place(&mut self, hit: HitOrder, terms: &TriggerTerms, expression: &K) {
         let rule = hit.rule;
         match rule {

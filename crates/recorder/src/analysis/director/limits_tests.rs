@@ -95,8 +95,7 @@ impl Run {
     }
 }
 
-/// A storm: for a minute, rule 0 has 1,000 hits a second, each with another key. One hit of rule 1
-/// in between must still start a dump.
+/// For a minute, rule 0 has 1,000 hits a second, each with another key.
 #[test]
 fn a_storm_of_flows_leaves_room_for_another_rule() {
     let mut run = Run::new(config());
@@ -259,7 +258,6 @@ fn alerts_and_rules_share_the_dumps_of_a_minute() {
         assert_eq!(opened.count(), dumps, "{rules} rules");
         let suppressed = director.counts.suppressed;
         assert_eq!(suppressed.of(Reason::DumpsPerMinute), 100 - dumps as u64);
-        // Alerts do not use the shares of the rules.
         for rule in 0..rules {
             let mut orders = Vec::new();
             director.hit(hit(S, rule, 1), &mut orders);
@@ -271,8 +269,7 @@ fn alerts_and_rules_share_the_dumps_of_a_minute() {
     }
 }
 
-/// With `alerts_per_minute: false`, alerts start more dumps than `dumps_per_minute`, and do not
-/// reduce the dumps that a rule may start. After the setting becomes `true`, alerts are refused.
+/// With `alerts_per_minute: false`, alerts also do not reduce the dumps that a rule may start.
 #[test]
 fn alerts_may_have_no_limit_of_a_minute() {
     let mut limits = SharedLimits {
@@ -385,7 +382,7 @@ fn hits_that_wait_are_bounded_and_none_is_lost() {
     let counts = run.director.counts;
     assert_eq!(counts.triggers + counts.suppressed.total(), u64::from(HITS));
     assert!(run.opened.iter().filter(|(.., key)| *key == 7).count() >= 8);
-    // A second run gives the same result: which hits act early depends on the packets alone.
+    // A second run must give the same result.
     let opened = std::mem::take(&mut run.opened);
     let mut again = Run::new(config);
     for number in 0..HITS {
@@ -414,8 +411,7 @@ fn a_variable_that_is_missing_fails_the_trigger() {
     assert_eq!(counts.suppressed.of(Reason::Unfilled), 1);
 }
 
-/// Rule 0 has its own limits, in addition to the shared limits, which are large here. Rule 1 has
-/// only the shared limits.
+/// Rule 0 has its own limits; rule 1 has only the shared limits, which are large.
 #[test]
 fn a_rule_has_limits_of_its_own() {
     let config = DirectorConfig {
@@ -501,7 +497,6 @@ fn a_rule_has_limits_of_its_own() {
     assert_eq!(own(&run), (2, 5));
 }
 
-/// Amounts in use count against new limits. Amounts above a new limit are not taken away.
 #[test]
 fn shared_limits_change_for_what_comes() {
     let config = DirectorConfig {
@@ -536,8 +531,6 @@ fn shared_limits_change_for_what_comes() {
     assert_eq!(run.of_rule(0), 7, "so many at once");
 }
 
-/// Live, a dump counts against `max_dumps` until its file is finished, not only until its window
-/// closes.
 #[test]
 fn live_a_place_is_free_when_its_file_is_finished() {
     let config = DirectorConfig {
@@ -567,8 +560,7 @@ fn live_a_place_is_free_when_its_file_is_finished() {
     assert_eq!(run.of_rule(0), 3);
 }
 
-/// The hits of rule 5 wait, and act after the rule was removed. They start half of the dumps of a
-/// minute; the hits of rule 0 start the other half.
+/// The hits of rule 5 wait, and act after the rule was removed.
 #[test]
 fn a_rule_that_is_added_has_its_share() {
     let limited = DirectorConfig {

@@ -24,9 +24,8 @@ fn config() -> DirectorConfig {
     }
 }
 
-/// A feed of indicators adds and removes rules for weeks. The director forgets a removed rule whose
-/// dumps are finished, except in the budgets of the last minute and hour. The outcomes keep 256
-/// names.
+/// The director forgets a removed rule whose dumps are finished, except in the budgets of the last
+/// minute and hour.
 #[test]
 fn rules_are_added_and_removed_without_end() {
     const RULES: usize = 70_000;
@@ -92,8 +91,8 @@ fn hit(time_ns: i64, record: u64, expression: &'static str) -> TriggerHit<&'stat
     }
 }
 
-/// Moves the clock to the time of each hit and feeds the hit, then ends the recording. Returns the
-/// opened dumps (time, key) and the counts.
+/// Feeds the hits, each at its time, and ends the recording. Returns the opened dumps (time, key)
+/// and the counts.
 fn run(
     config: DirectorConfig,
     hits: &[TriggerHit<&'static str>],
@@ -157,8 +156,6 @@ fn hits_within_the_hold_time_act_in_order_of_time() {
     assert_eq!(opened, [(10 * S - S / 20, "a")]);
 }
 
-/// Two commands that trigger a rule at the same time of the clock both count. If their expressions
-/// differ, each command has a dump.
 #[test]
 fn commands_of_the_same_time_are_different_hits() {
     let command = |expression| TriggerHit {
@@ -231,8 +228,7 @@ fn single_disarms_after_the_first_dump_but_not_the_hand() {
     assert_eq!(director.counts.triggers, 3);
 }
 
-/// A rule with `single` starts only one dump although several hits wait and a further hit acts at
-/// once through `manual`. After `rearm` the rule starts one more dump.
+/// Several hits wait, and a further hit acts at once through `manual`.
 #[test]
 fn a_single_rule_starts_one_dump_until_it_is_enabled_again() {
     let mut director = Director::new(config());
@@ -312,9 +308,8 @@ fn hit_of(number: u8, time_ns: i64, record: u64) -> TriggerHit<&'static str> {
     hit
 }
 
-/// Moves the clock second by second from `from_ns` to `end_ns` until a dump closes. If no dump
-/// closes, ends the recording. Returns when the first dump closed, and what clipped this dump;
-/// `i64::MAX`: the end of the recording closed the dump.
+/// Moves the clock second by second until a dump closes, or else ends the recording. Returns when
+/// the dump closed (`i64::MAX`: at the end), and its clip.
 fn closed(director: &mut Director<&'static str>, from_ns: i64, end_ns: i64) -> (i64, Option<Clip>) {
     let mut orders = Vec::new();
     for second in from_ns / S..=end_ns / S {
@@ -331,8 +326,7 @@ fn closed(director: &mut Director<&'static str>, from_ns: i64, end_ns: i64) -> (
     }
 }
 
-/// A dump ends when all its flows have ended: live (hold time 0), and from files, where hits and
-/// ends of flows wait for the hold time.
+/// Live (hold time 0), and from files, where hits and ends of flows wait for the hold time.
 #[test]
 fn a_dump_ends_with_the_last_of_its_flows() {
     for hold_ns in [0, 5 * S] {
@@ -374,8 +368,7 @@ fn a_dump_ends_with_the_last_of_its_flows() {
     }
 }
 
-/// A dump does not end with its flows if it also has a hit without a flow, or more flows than the
-/// director remembers.
+/// A hit without a flow, or more flows than the director remembers.
 #[test]
 fn a_dump_of_more_than_flows_ends_by_its_window() {
     let mut other = hit(3 * S, 1, "a");
@@ -459,8 +452,7 @@ pub(super) fn acts(director: &mut Director<u32>, hit: TriggerHit<u32>) -> Option
     }
 }
 
-/// An alert belongs to the open dump of its flow if the dump's window has the alert's packet and
-/// all of the flow before that packet. The alert does not lengthen the window.
+/// The dump's window must have the alert's packet and all of the flow before that packet.
 #[test]
 fn alerts_belong_to_the_open_dump_that_has_their_flow() {
     let mut director = Director::new(DirectorConfig {
@@ -501,7 +493,6 @@ fn alerts_belong_to_the_open_dump_that_has_their_flow() {
     assert_eq!(acts(&mut director, hit), Some((4, false)));
 }
 
-/// The number of alerts that join one dump is bounded.
 #[test]
 fn a_dump_is_of_a_bounded_number_of_alerts() {
     let mut director = Director::new(config());

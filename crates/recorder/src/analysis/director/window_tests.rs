@@ -50,7 +50,7 @@ fn hit(number: u64, time_ns: i64, key: u8, (past_ns, future_ns): (i64, i64)) -> 
 }
 
 /// A slow model of the director for files. Returns the records whose hits start dumps, and the
-/// counts of the other hits. Each open window counts as one dump until its end.
+/// counts of the other hits.
 fn model(config: &DirectorConfig, hits: &[TriggerHit<u8>]) -> (Vec<u64>, Suppressions) {
     let mut opened: Vec<(&TriggerHit<u8>, i64)> = Vec::new();
     let mut suppressed = Suppressions::default();
@@ -83,8 +83,7 @@ fn model(config: &DirectorConfig, hits: &[TriggerHit<u8>]) -> (Vec<u64>, Suppres
     (opened.collect(), suppressed)
 }
 
-/// From files, with random settings and hits in and out of order, the director opens the same dumps
-/// as the model.
+/// With random settings, and hits in and out of order.
 #[test]
 fn windows_of_all_lengths_do_what_the_model_does() {
     let seed = 0x71de;
@@ -138,7 +137,6 @@ fn windows_of_all_lengths_do_what_the_model_does() {
     }
 }
 
-/// Live, the monotonic clock ends each window in time, even if a longer window opened before.
 #[test]
 fn each_deadline_is_kept_beside_longer_ones() {
     let config = DirectorConfig {
