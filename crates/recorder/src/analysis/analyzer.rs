@@ -1,6 +1,6 @@
 //! The analyzer passes each record of the ring at most once. It gives hits to the director, and
-//! passes the director's orders on to the dumper. Unless shards have readers, it also runs the
-//! shards.
+//! passes the director's orders on to the dumper. Unless shards have readers, it also runs the one
+//! shard.
 //!
 //! The analyzer also moves the director's clock, in ring time (`control/ring_time.rs`). Offline the
 //! clock is the highest ring time seen. Live the clock follows the smallest watermark of the queues

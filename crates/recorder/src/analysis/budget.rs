@@ -1,7 +1,7 @@
 //! Limits that the rules share, so that a storm of one rule leaves room for other rules.
 //!
 //! Each of several rules has an equal share, usually half of the limit divided by the number of
-//! other rules. Beyond its share a rule uses only what is not reserved for the unused shares of
+//! other rules. Beyond its share a rule has room only in what is not reserved for unused shares of
 //! other rules. At most half of the limit is reserved.
 //!
 //! Alerts share some limits as one more rule, [`ALERT`](super::director::ALERT). Manual dumps and

@@ -8,8 +8,7 @@
 //!   a hit acts at once.
 //! - A dump is *open* from its trigger until its window closes. If a hit is inside the window of an
 //!   open dump with the same rule, expression and window lengths, the hit usually joins this dump.
-//!   The hit does not make the window longer.
-//! - An alert joins a dump only if the alert's whole flow up to its packet is inside the window.
+//!   For an alert, the alert's whole flow up to its packet must be inside the window.
 //! - If configured, the same rule and expression usually start no further dump for a hold-off time
 //!   after the window's end. This does not apply to alerts and manual triggers.
 //! - Rules share the limits (`budget`): dumps open at once, dumps in a minute, bytes in an hour.
@@ -57,16 +56,16 @@ pub(crate) struct DirectorConfig {
     pub(crate) alert_dumps: usize,
     /// Whether alerts may arrive, and so have shares of limits.
     pub(crate) are_alerts_expected: bool,
-    /// Live: after its future length plus this time, ns, the monotonic clock normally closes a
-    /// window. `None`: offline.
+    /// Live: allowance, ns, that the monotonic clock adds to the future length of a window before
+    /// it closes the window. `None`: offline.
     pub(crate) grace_ns: Option<i64>,
 }
 
 /// The limits that all rules share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedLimits {
-    /// How long after the end of a window no dump of the same rule and expression starts, ns. A
-    /// rule may have its own value. Alerts are not held off.
+    /// Time after the end of a window, ns, in which normally no dump of the same rule and
+    /// expression starts. A rule may have its own value.
     pub(crate) hold_off_ns: i64,
     /// Maximum number of dumps of rules open at once. As many manual dumps may be open in addition.
     pub(crate) max_dumps: usize,
@@ -454,7 +453,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
-    /// Live: moves the monotonic clock and closes the windows whose deadline it passed.
+    /// Live: moves the monotonic clock and closes overdue windows.
     pub(crate) fn advance_mono(&mut self, mono_ns: i64, orders: &mut Vec<Order<K>>) {
         self.mono_ns = mono_ns;
         if self.config.grace_ns.is_some() {

@@ -1,9 +1,9 @@
 //! Flow accounting of a shard: counts the flows of its packets, and reports flows that ended.
 //!
 //! Ended flows go to one receiver through a bounded channel. If the channel is full, a shard waits
-//! from files, and live at the end. Before that, a live shard keeps the flows, and drops and counts
-//! them if too many wait ([`FlowCounts::untold`]). If requested, a live shard also sends its
-//! traffic about once a second, as a slice.
+//! from files, and live at the end. Before that, a live shard keeps ended flows; too many are
+//! dropped and counted ([`FlowCounts::untold`]). If requested, a live shard also sends its traffic
+//! about once a second, as a slice.
 
 use std::{
     ops::Range,

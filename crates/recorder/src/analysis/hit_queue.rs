@@ -1,8 +1,8 @@
 //! Hits on their way from a shard to the director.
 //!
 //! The queue is bounded, so that no shard waits for room. Beyond [`HITS_MAX`] hits, the queue keeps
-//! the first and the last hit of each rule and expression, and only counts the hits in between.
-//! Windows may be lost that would begin with a hit that was only counted.
+//! at most the first and the last hit of each rule and expression, and counts the other hits.
+//! Windows may be lost that would begin with a counted hit.
 
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
@@ -14,7 +14,7 @@ use crate::analysis::{
     shard::{FlowEnded, FoundHit},
 };
 
-/// Maximum number of hits that the queue keeps individually.
+/// Number of hits beyond which the queue counts hits.
 const HITS_MAX: usize = 1024;
 /// Maximum number of ended flows that the queue keeps.
 const OVER_MAX: usize = 65_536;

@@ -62,7 +62,7 @@ struct ClosedWindow {
     window: OpenWindow,
     /// By producer: the number of the first record after the close.
     ends: Vec<u64>,
-    /// Whether a packet arrived too late for this window.
+    /// Whether the dump is counted in `outdated`.
     is_outdated: bool,
     /// Ring time at the close, ns.
     #[cfg(test)]

@@ -1,7 +1,6 @@
-//! The director's open dumps: found by rule, expression and window, closed in the order of their
-//! ends.
+//! The director's open dumps, found by rule, expression and window.
 //!
-//! There may be thousands of open dumps, and every hit looks up its dump. So only the end of the
+//! There may be thousands of open dumps, and hits look up their dumps. So only the end of the
 //! recording and [`DirectorDumps::thaw`] loop over all dumps.
 
 use std::{
@@ -19,8 +18,7 @@ use crate::{
     control::hits::Suppressed,
 };
 
-/// Maximum number of flows of a dump that ends when its flows end. A dump with more flows ends with
-/// its window.
+/// Maximum number of flows of a dump that ends when its flows end.
 const FLOWS_MAX: usize = 1024;
 
 /// A dump whose window is open.
@@ -101,7 +99,7 @@ impl<K: Eq + Hash + Clone> DirectorDumps<K> {
         self.by_id.insert(dump.id, dump);
     }
 
-    /// A hit joins a dump. A hit without a flow makes the dump end with its window.
+    /// A hit joins a dump. After a hit without a flow, the ends of flows do not end the dump.
     pub(crate) fn join(&mut self, id: u64, flow: Option<BiflowKey>, time_ns: i64) {
         let Some(dump) = self.by_id.get_mut(&id) else {
             return;

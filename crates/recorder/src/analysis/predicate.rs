@@ -183,7 +183,7 @@ impl DumpPredicate {
         }
     }
 
-    /// Whether the dump selects all packets, or all packets of an interface.
+    /// Whether the dump's filter selects all packets, or all packets of an interface.
     pub(crate) fn selects_no_flow(&self) -> bool {
         let filter = self.filter();
         filter.is_some_and(|filter| filter.filled().selects_no_flow())

@@ -180,7 +180,7 @@ pub(crate) struct Shard {
 #[derive(Debug)]
 struct Marking {
     marks: Arc<Marks>,
-    /// Finds the flows of later fragments, as the inserters that shed packets do.
+    /// Finds the flows of later fragments.
     attribution: Attribution,
 }
 

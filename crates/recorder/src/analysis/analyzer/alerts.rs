@@ -31,8 +31,8 @@ use crate::{
 /// Live, the recorder refuses an alert whose stamp is further ahead of the clock than this, ns:
 /// probably one of the two clocks is wrong.
 const AHEAD_MAX_NS: i64 = 10_000_000_000;
-/// Live, maximum number of alerts that wait at once. Beyond this number the recorder refuses the
-/// alert with the latest time. An alert takes about 1 KiB.
+/// Live, maximum number of alerts that wait. Beyond this number the recorder refuses the alert with
+/// the latest time. An alert takes about 1 KiB.
 const WAITING_MAX: usize = 65_536;
 /// Maximum time before and after an alert without addresses, ns.
 const WINDOW_MAX_NS: i64 = 1_000_000_000;

@@ -8,7 +8,7 @@ use crate::{
 };
 
 const MINUTE_NS: i64 = 60_000_000_000;
-/// Maximum number of refused hits reported one by one in a period of a minute or more.
+/// Maximum number of refused hits reported singly before the next summary is due.
 const REFUSALS_TOLD: u32 = 10;
 
 /// Desired time between two checks of clocks and commands while packets keep arriving, ns.
@@ -72,7 +72,7 @@ impl ClockPacer {
     }
 }
 
-/// Counts refused hits, and limits their messages.
+/// Limits the messages about refused hits.
 #[derive(Debug, Default)]
 pub(super) struct RefusalNotices {
     told: u32,
