@@ -138,6 +138,9 @@ impl FlowReceiver {
 
     /// Waits at most `timeout` for ended flows. Returns an empty list if a [`FlowWaker`] wakes the
     /// thread. The times of flows are stamps, not ring time.
+    ///
+    /// # Errors
+    /// As `Receiver::recv_timeout`: `Disconnected` when the recorder reports no more flows.
     pub fn take(&mut self, timeout: Duration) -> Result<Vec<EndedFlow>, RecvTimeoutError> {
         self.ended.recv_timeout(timeout)
     }

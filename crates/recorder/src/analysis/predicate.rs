@@ -211,8 +211,8 @@ impl DumpPredicate {
         }
     }
 
-    /// From now on reports those of these link types, in this order, for which the filter does not
-    /// compile.
+    /// From now on reports which of these link types, in this order, the filter does not compile
+    /// for.
     pub(crate) fn tell_refused(&mut self, link_types: &[LinkType]) {
         if let Self::Filter(filter) = self {
             filter.prepared.tell_refused(link_types);

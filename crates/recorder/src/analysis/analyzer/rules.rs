@@ -28,9 +28,9 @@ impl Core {
         parts.terms.get(&rule).cloned().unwrap_or_else(default)
     }
 
-    /// If the changes add a rule, a removed rule may have a successor: it stays until all shards
-    /// have applied the changes, for the hits until then. Otherwise removed rules are forgotten
-    /// now.
+    /// If the changes add a rule, a removed rule may have a successor: the removed rule stays until
+    /// all shards have applied the changes, for the hits until then. Otherwise removed rules are
+    /// forgotten now.
     pub(super) fn change_rules(&mut self, changes: &[RuleChange]) {
         let is_replaced = changes.iter().any(|it| matches!(it, RuleChange::Add(..)));
         let are_there = changes.iter().filter_map(|change| match change {
