@@ -1,11 +1,8 @@
 //! A shard with its own reader of the ring.
 //!
-//! Live, the readers divide the producers as members of one group, or each reader reads all records
-//! and analyzes those of its shard ([`AnalysisPlacement`]). When reading files, each reader reads
-//! all records and analyzes those of its shard. If the readers divide the shards, the inserters
-//! number the shard of each record by address pair (`intake/inserter/shards.rs`). The hits go to
-//! the analyzer, which opens and closes windows. Live, a bounded queue carries the hits. When
-//! reading files, the analyzer waits for the readers and takes hits in the order of records.
+//! Live, the readers divide the producers, or each reader reads all records and analyzes those of
+//! its shard ([`AnalysisPlacement`]). When reading files, each reader reads all records. The
+//! readers queue hits for the analyzer, which opens and closes windows.
 
 use std::{
     cell::Cell,
@@ -31,12 +28,11 @@ use crate::{
 
 /// Live: maximum number of batches that one step analyzes.
 const BATCHES: usize = 64;
-/// From files: hits of a batch are queued at the latest once this number has been found.
+/// From files: a reader with at least this number of hits queues them before the batch ends.
 const TOGETHER: usize = 1024;
-/// Live: desired maximum time between two readings of the clock while packets are analyzed, ns. One
-/// packet may take longer.
+/// Live: desired maximum time between two readings of the clock while packets are analyzed, ns.
 pub(crate) const STRIDE_NS: i64 = 50_000;
-/// Live: about the maximum time for which a thread still analyzes packets after a stop, ns.
+/// Live: approximate time limit for analyzing packets after a stop, ns.
 pub(crate) const STOP_DRAIN_NS: i64 = 3_000_000_000;
 
 /// Reads the ring for one shard.
@@ -44,14 +40,12 @@ pub(crate) const STOP_DRAIN_NS: i64 = 3_000_000_000;
 pub(crate) struct ShardReader {
     reader: Reader,
     work: ReaderWork,
-    /// Live: the shard, while an inserter has taken the shard. Otherwise the shard is in its slot.
+    /// Live: the shard, while an inserter has taken it from its slot.
     shard: Option<Box<Shard>>,
-    /// Beats at least once for each call of [`RingReader::step`], and for each chunk of packets
-    /// that the call analyzes.
     pulse: ThreadPulse,
 }
 
-/// What a reader does with the batches that it reads.
+/// The state with which a reader analyzes packets.
 #[derive(Debug)]
 struct ReaderWork {
     common: Arc<RecorderShared>,
@@ -60,11 +54,9 @@ struct ReaderWork {
     /// Wakes the analyzer.
     waker: Waker,
     found: ReaderFindings,
-    /// The reader has analyzed all its records before this number. Not used by a live reader of
-    /// several producers.
+    /// The next record to analyze, of the producer of the last batch or burst.
     looked: u64,
-    /// Live, for each producer: whether the producer belongs to this reader and promises
-    /// watermarks.
+    /// Live, by producer: whether the producer is this reader's and promises watermarks.
     promises: Vec<bool>,
     /// By producer: a lower bound of the packet times of the last batch, ns.
     last_ns: Vec<i64>,
@@ -77,9 +69,8 @@ struct ReaderWork {
     shares: Vec<Share>,
 }
 
-/// The packets of a shard that one producer stored. The other packets of the producer belong to
-/// other shards, so an overtaken reader does not know how many packets of its own it missed. It
-/// learns the number when it reaches a record for which [`StoredShards`] has the count.
+/// A shard's packets of one producer. An overtaken reader learns how many packets of its shard it
+/// missed from a later count in [`StoredShards`].
 #[derive(Debug, Default, Clone)]
 struct Share {
     /// Packets of the shard that were analyzed or missed.
@@ -100,9 +91,8 @@ impl Share {
         self.counted = self.counted.filter(|(record, _)| *record >= first);
     }
 
-    /// If there is a gap, and no count is remembered yet, remembers what `count` returns: a record,
-    /// and the number of the shard's packets before this record. A record before `first` is not
-    /// remembered.
+    /// For a gap without a count: remembers the record that `count` returns, if not before `first`,
+    /// and the number of the shard's packets before this record.
     fn look_behind(&mut self, first: u64, count: impl FnOnce() -> (u64, u64)) {
         if self.gap_ns.is_some() && self.counted.is_none() {
             self.counted = Some(count()).filter(|(record, _)| *record >= first);
@@ -110,8 +100,8 @@ impl Share {
     }
 
     /// The records before `end` were read, and `analyzed` more packets were analyzed. `before`
-    /// returns how many of these packets are before a record. If the number of packets missed in
-    /// the gap is known now, returns the gap's time range and this number.
+    /// returns how many of these packets are before a record. Returns the gap's time range and
+    /// missed packets, if their number is known now.
     fn read(
         &mut self,
         end: u64,
@@ -136,8 +126,7 @@ struct ReaderFindings {
     slots: Arc<ShardSlots>,
     /// Live: hits, with what they would dump, and ended flows.
     live: HitQueue,
-    /// Hits from files. The analyzer derives what they would dump, because only the analyzer knows
-    /// all earlier packets.
+    /// Hits from files. The analyzer derives what the hits would dump.
     files: Vec<HitOrder>,
 }
 
@@ -202,8 +191,7 @@ impl ShardReader {
         }
     }
 
-    /// If `stored` is given, the readers divide the shards of live packets, and inserters count the
-    /// packets of each shard in `stored`.
+    /// `stored`: live, if the readers divide the shards, the inserters' counts of packets by shard.
     pub(crate) fn with_stored(mut self, stored: Option<Arc<StoredShards>>) -> Self {
         self.work.shares = vec![Share::default(); self.work.promises.len()];
         self.work.stored = stored;
@@ -220,14 +208,14 @@ impl ShardReader {
         self.reader.positions()
     }
 
-    /// The inserter takes the shard out of its slot, if no other thread uses the shard. Until
-    /// [`Self::put_back`], only the inserter may call this reader.
+    /// Takes the shard out of its slot for the inserter. Returns `false` if the slot is empty or in
+    /// use.
     pub(crate) fn take_shard(&mut self) -> bool {
         self.shard = self.work.slots.all()[self.work.slot].take();
         self.shard.is_some()
     }
 
-    /// The inserter queues the shard's hits, and then puts the shard back into its slot.
+    /// Queues the shard's hits, then puts the shard back into its slot.
     pub(crate) fn put_back(&mut self) {
         self.pass_analyzed();
         let slot = &self.work.slots.all()[self.work.slot];
@@ -238,8 +226,7 @@ impl ShardReader {
         }
     }
 
-    /// Gives the hits of the inserter's shard to the analyzer. Returns `false` if the analyzer is
-    /// just taking earlier hits.
+    /// Queues the hits of the inserter's shard without waiting. Returns `false` if some are left.
     pub(crate) fn flush_hits(&mut self) -> bool {
         let hits = &mut self.work.found.live;
         if !hits.is_empty() {
@@ -253,24 +240,23 @@ impl ShardReader {
         self.work.promises.contains(&true)
     }
 
-    /// Whether the inserter's shard has hits or ended flows that are not queued for the analyzer
-    /// yet.
+    /// Whether the inserter's shard has hits or ended flows to queue.
     pub(crate) fn has_hits(&self) -> bool {
         !self.work.found.live.is_empty()
     }
 
-    /// Holds no bucket until the next step.
+    /// Releases the held bucket, if any.
     pub(crate) fn release(&mut self) {
         self.reader.release();
     }
 
-    /// The inserter's shard has analyzed the records of its producer before this number.
+    /// The record after the last one that the inserter's shard analyzed or skipped.
     pub(crate) fn looked(&self) -> u64 {
         self.work.looked
     }
 
-    /// The inserter's shard analyzes packets that the inserter stored as records from
-    /// [`Self::looked`] on, as long as `go_on` returns `true` for the time of the monotonic clock.
+    /// Analyzes or skips packets that the inserter stored as records from [`Self::looked`] on,
+    /// while `go_on` returns `true`. `go_on` gets the monotonic time, ns.
     pub(crate) fn analyze_in_hand<'p>(
         &mut self,
         producer: usize,
@@ -293,14 +279,14 @@ impl ShardReader {
             analysis.run(shard, producer, &mut packets, go_on);
             work.looked = analysis.next;
         }
-        // Relaxed: a number for reports, on which no other data depends.
+        // Relaxed: no other data is ordered with the number.
         slot.counters
             .analyzed
             .fetch_add(work.looked - first, Ordering::Relaxed);
     }
 
-    /// Moves the reader past the records that the inserter's shard has analyzed in hand. A reader
-    /// that was overtaken may already be past these records.
+    /// Moves the reader past the records that were analyzed in hand, if it is not past these
+    /// records already.
     fn pass_analyzed(&mut self) {
         // If inserters run shards, the shard in slot N analyzes the packets of producer N.
         let producer = self.work.slot;
@@ -309,8 +295,8 @@ impl ShardReader {
             .continue_at(producer, self.work.looked.max(position));
     }
 
-    /// The records that the inserter's shard has analyzed are published. Applies rule changes, lets
-    /// time pass in the shard, and returns whether the shard found ended flows.
+    /// Call this after the records analyzed in hand are published. Applies rule changes, lets time
+    /// pass in the shard, and returns whether it found ended flows.
     pub(crate) fn after_publish(&mut self, now_ns: i64) -> bool {
         self.pass_analyzed();
         let Some(shard) = &mut self.shard else {
@@ -330,9 +316,8 @@ impl ShardReader {
         shard.map(|shard| shard.take_notices()).unwrap_or_default()
     }
 
-    /// As [`RingReader::step`], in the thread of this pulse, live only as long as `go_on` returns
-    /// `true` for the time of the monotonic clock. Afterwards the reader holds no bucket if an
-    /// inserter has taken the shard.
+    /// [`RingReader::step`] with a thread's pulse; live, only while `go_on` returns `true` for the
+    /// monotonic time. If an inserter has taken the shard, releases the held bucket.
     pub(crate) fn step_while(
         &mut self,
         pulse: &ThreadPulse,
@@ -341,7 +326,7 @@ impl ShardReader {
         pulse.beat();
         let work = &mut self.work;
         let live = work.common.is_live();
-        // Read the watermark before the records, as the analyzer does.
+        // Read the watermark before the records that it covers.
         let promised_ns = live
             .then(|| promised(&work.common.ring, &work.promises).min())
             .flatten();
@@ -371,7 +356,7 @@ impl ShardReader {
             None if !more => self.reader.finish(),
             None => {}
         }
-        // The promise waits until missed packets are counted, so that windows close after that.
+        // Count missed packets before the promise, which lets windows close.
         let are_known = more || work.settle();
         let slot = &work.slots.all()[work.slot];
         if self.shard.is_some() {
@@ -384,8 +369,8 @@ impl ShardReader {
         batches > 0
     }
 
-    /// Analyzes the remaining packets after the inserters have ended. If a live recording is
-    /// stopped, the analysis takes about 3 s at most.
+    /// Analyzes the packets that are left when the inserters have ended; after a live stop for
+    /// about 3 s at most.
     pub(crate) fn end(mut self) {
         while self.step() && !self.work.is_time_over {}
         if self.work.is_time_over || self.work.stored.is_some() {
@@ -393,7 +378,7 @@ impl ShardReader {
         }
     }
 
-    /// At the end: counts the packets that are left unread, and the packets that were missed.
+    /// Counts the packets that were left unread or missed.
     fn leave_rest(&mut self) {
         let work = &mut self.work;
         let (slots, is_mine) = (Arc::clone(&work.slots), work.is_mine());
@@ -401,7 +386,6 @@ impl ShardReader {
         let now_ns = work.common.clock.now().ring_ns;
         let mut unread = vec![0; work.last_ns.len()];
         while let Some(batch) = self.reader.next() {
-            // If the readers divide the producers, all packets of the batch belong to this reader.
             let packets = batch.iter().filter(|packet| is_mine(packet.shard));
             unread[batch.producer] += packets.count() as u64;
             if batch.missed.packets > 0 {
@@ -433,7 +417,7 @@ impl ShardReader {
 }
 
 impl ReaderWork {
-    /// Whether each reader reads all packets and analyzes those of its shard.
+    /// Whether several readers divide the packets of each producer.
     fn is_divided(&self) -> bool {
         self.slots.placement == AnalysisPlacement::ShardReaders && self.slots.all().len() > 1
     }
@@ -445,8 +429,8 @@ impl ReaderWork {
         move |shard| !is_divided || usize::from(shard) % shards == mine
     }
 
-    /// `packets` packets of the producer, of all shards and in this time range, were overwritten
-    /// before the reader read them. The reader continues with record `first`.
+    /// `packets` packets of the producer, of all shards, were overwritten unread. The reader
+    /// continues with record `first`.
     fn missed(&mut self, producer: usize, first: u64, packets: u64, span_ns: (i64, i64)) {
         if self.stored.is_some() {
             return self.shares[producer].overtaken(first, span_ns);
@@ -459,8 +443,7 @@ impl ReaderWork {
         });
     }
 
-    /// At the end of a step: counts the packets that were missed in gaps, if their number is known
-    /// now. Returns whether the number of missed packets of each gap is known.
+    /// Counts the packets missed in gaps whose number is known now. Returns whether no gap is left.
     fn settle(&mut self) -> bool {
         let Some(stored) = &self.stored else {
             return true;
@@ -483,8 +466,8 @@ impl ReaderWork {
         are_known
     }
 
-    /// Analyzes a batch, live only as long as `go_on` returns `true`. Returns the record before
-    /// which all packets of this reader are analyzed.
+    /// Analyzes a batch, live only while `go_on` returns `true`. Returns the next record to
+    /// analyze.
     fn batch(
         &mut self,
         batch: &Batch<'_>,
@@ -506,9 +489,8 @@ impl ReaderWork {
             self.shares[producer].look_behind(first, || stored.get(producer, is_mine));
         }
         if !live {
-            // `next` has just finished the previous batch, and released its bucket unless this
-            // batch is in the same bucket. So when the analyzer has seen everything, no reader
-            // holds a bucket that may be overwritten.
+            // `next` has left the previous batch. So when the analyzer has seen everything, no
+            // reader holds a bucket that may be overwritten.
             slot.queue_found(&mut self.found.files, self.looked);
         }
         let is_divided = self.is_divided();
@@ -530,7 +512,7 @@ impl ReaderWork {
         let (analyzed, is_time_over) = (analysis.analyzed, analysis.is_time_over);
         let end = if live { analysis.next } else { batch_end };
         (self.is_time_over, self.looked) = (is_time_over, end);
-        // Relaxed: a number for reports, on which no other data depends.
+        // Relaxed: no other data is ordered with the number.
         slot.counters
             .analyzed
             .fetch_add(analyzed, Ordering::Relaxed);
@@ -552,7 +534,7 @@ impl ReaderWork {
         end
     }
 
-    /// The analysis of the records from `span.0` to before `span.1`.
+    /// The analysis of the records `span.0..span.1`.
     fn analysis<'a>(
         &'a mut self,
         slot: &'a ShardSlot,
@@ -578,14 +560,12 @@ impl ReaderWork {
 }
 
 impl RingReader for ShardReader {
-    /// Whether another thread may wait for the findings of this reader: always from files, and live
-    /// while dumps are unfinished.
+    /// Whether findings are urgent: always from files; live, while dumps are unfinished.
     fn has_deadline(&self) -> bool {
         !self.work.common.is_live() || self.work.common.counters.are_dumps_unfinished()
     }
 
-    /// Sleeps until there is something to read, or until the timeout. Returns how long the thread
-    /// slept.
+    /// Waits for packets, at most about `timeout`. Returns how long it slept.
     fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.work.common.clock.mono_ns();
         self.reader.wait(timeout);
@@ -593,8 +573,8 @@ impl RingReader for ShardReader {
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
-    /// Analyzes available packets, live at most [`BATCHES`] batches, and queues the hits. Returns
-    /// `false` if there were no packets.
+    /// Analyzes available packets, live at most [`BATCHES`] batches. Returns `false` if there were
+    /// no records.
     fn step(&mut self) -> bool {
         let pulse = self.pulse.clone();
         self.step_while(&pulse, &mut |_| true)
@@ -611,9 +591,9 @@ struct BatchAnalysis<'a> {
     waker: &'a Waker,
     stride: &'a mut Stride,
     stopped_ns: &'a mut Option<i64>,
-    /// Whether hits stay in `found` until the inserter queues them.
+    /// Whether an inserter has taken the shard.
     is_inserters: bool,
-    /// The record before which all packets are analyzed.
+    /// The next record to analyze.
     next: u64,
     /// The record after the last record to analyze.
     end: u64,
@@ -622,8 +602,8 @@ struct BatchAnalysis<'a> {
 }
 
 impl BatchAnalysis<'_> {
-    /// Analyzes packets. Live, stops when `go_on` returns `false` for the time of the monotonic
-    /// clock, or when the time after a stop is over.
+    /// Analyzes packets. Live, ends when `go_on` returns `false`, or when the time after a stop is
+    /// over.
     fn run<'p>(
         &mut self,
         shard: &mut Shard,
@@ -689,13 +669,13 @@ struct Stride {
 }
 
 impl Stride {
-    /// Analysis begins at a time of the monotonic clock.
+    /// Analysis begins at monotonic time `now_ns`.
     fn begin(&mut self, now_ns: i64) {
         self.read_ns = now_ns;
     }
 
-    /// `count` packets were analyzed until a time of the monotonic clock. Returns how long that
-    /// took, ns.
+    /// `count` packets were analyzed until monotonic time `now_ns`. Returns how long that took, ns,
+    /// at least 1.
     fn read(&mut self, now_ns: i64, count: usize) -> i64 {
         let took_ns = now_ns.saturating_sub(self.read_ns).max(1);
         let fitting = (count as i64).saturating_mul(STRIDE_NS) / took_ns;

@@ -1,14 +1,10 @@
 //! The slot of each shard, and the thread that runs the shard: an inserter, a reader, or the
 //! analyzer.
 //!
-//! With [`AnalysisPlacement::Inserters`], a shard can change threads between two packets. Its only
-//! position in the ring is the next record number of its producer, which its
-//! [reader](crate::analysis::shard_reader) has. An inserter that has the reader and the shard
-//! analyzes the records; otherwise the analyzer's thread runs the reader. So no record is analyzed
-//! twice, and the records are analyzed in order.
-//!
-//! If shards have readers, the analyzer itself analyzes no packet. When reading files, the analyzer
-//! then goes through all packets in order and waits for the readers.
+//! With [`AnalysisPlacement::Inserters`], a shard can change between the threads of its inserter
+//! and of the analyzer. Only the thread that has the shard's
+//! [reader](crate::analysis::shard_reader) analyzes packets for the shard, so no record is analyzed
+//! twice.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -31,11 +27,11 @@ use crate::{
     control::{lock, threads::ShardCounters, try_lock},
 };
 
-/// From this number of pending gaps of a reader on, a new gap is merged into the last gap if both
-/// have the same cause. The merged gap keeps the producer of the last gap.
+/// From this number of pending gaps of a reader on, [`ShardSlot::miss`] merges a gap into the last
+/// gap if both have the same cause.
 const GAPS_MAX: usize = 256;
-/// From files: a shard with more pending hits than this waits until the analyzer has taken some
-/// hits.
+/// From files: with more pending hits than this, a shard waits until the analyzer takes some or
+/// ends.
 const WAITING_MAX: usize = 65_536;
 
 /// The slot of one shard.
@@ -43,18 +39,17 @@ const WAITING_MAX: usize = 65_536;
 pub(crate) struct ShardSlot {
     /// The shard; empty while the inserter has the shard.
     shard: Mutex<Option<Box<Shard>>>,
-    /// Rule changes that the shard has not taken yet. If there are any, `has_changes` is `true`.
+    /// Rule changes that the shard has not taken yet.
     changes: Mutex<Vec<RuleChange>>,
     has_changes: AtomicBool,
-    /// Rules and templates that the shard no longer has, until the analyzer drops these.
+    /// Removed rules and templates of the shard, until the analyzer drops these.
     gone: Mutex<RemovedRules>,
     /// Live: findings of an inserter or reader for the analyzer.
     hits: Mutex<HitQueue>,
     /// Files: findings of a reader for the analyzer.
     found: Mutex<FileFindings>,
     moved: Condvar,
-    /// Live, with a reader: a lower bound of the times of the packets that the reader has still to
-    /// analyze, of producers that promise watermarks, ns of ring time.
+    /// Live, with a reader: watermark of the packets that the reader has analyzed, ns of ring time.
     pub(crate) promised_ns: AtomicI64,
     pub(crate) counters: Arc<ShardCounters>,
     /// Packets that the reader did not analyze, until the analyzer takes these gaps.
@@ -68,8 +63,7 @@ pub(crate) struct UnanalyzedGap {
     /// Time range of the packets, ns of ring time.
     pub(crate) span_ns: (i64, i64),
     pub(crate) packets: u64,
-    /// `true`: the packets were overwritten before the reader read them. `false`: the packets were
-    /// left unread when the recording stopped.
+    /// `true`: overwritten unread. `false`: left unread when the recording stopped.
     pub(crate) is_lapped: bool,
 }
 
@@ -77,7 +71,7 @@ pub(crate) struct UnanalyzedGap {
 #[derive(Debug, Default)]
 struct FileFindings {
     hits: VecDeque<HitOrder>,
-    /// The shard has analyzed all records before this number.
+    /// No further hits come from records before this number.
     looked: u64,
     /// The analyzer takes no more findings.
     is_over: bool,
@@ -88,8 +82,8 @@ struct FileFindings {
 pub(crate) enum AnalysisPlacement {
     /// The analyzer analyzes all packets, with one shard.
     Analyzer,
-    /// Live: each inserter runs the reader of its own shard. The analyzer's thread may run the
-    /// readers of inserters that have no time.
+    /// Live: each inserter runs the reader of its own shard, or if it has no time, the analyzer's
+    /// thread may.
     Inserters,
     /// Live: reader threads, one for each shard. The readers divide the producers.
     Readers,
@@ -99,14 +93,12 @@ pub(crate) enum AnalysisPlacement {
 }
 
 impl AnalysisPlacement {
-    /// Whether each shard has a [reader](crate::analysis::shard_reader), so that the analyzer
-    /// itself analyzes no packets.
+    /// Whether each shard has a [reader](crate::analysis::shard_reader).
     pub(crate) fn has_readers(self) -> bool {
         self != Self::Analyzer
     }
 }
 
-/// The slots of all shards.
 #[derive(Debug)]
 pub(crate) struct ShardSlots {
     slots: Vec<ShardSlot>,
@@ -116,8 +108,7 @@ pub(crate) struct ShardSlots {
 }
 
 impl ShardSlots {
-    /// Makes one slot for each shard. If inserters run the shards, `shards` must have one shard for
-    /// each producer.
+    /// If inserters run the shards, `shards` must have one shard for each producer.
     pub(crate) fn new(shards: Vec<Shard>, placement: AnalysisPlacement) -> Self {
         let is_read = placement.has_readers();
         let slot = |(number, mut shard): (usize, Shard)| {
@@ -142,9 +133,8 @@ impl ShardSlots {
         }
     }
 
-    /// The slot of the shard that analyzes a producer's packets. With
-    /// [`AnalysisPlacement::ShardReaders`] and several shards, the shard depends on the packet
-    /// instead.
+    /// The slot of the shard for a producer's packets. With [`AnalysisPlacement::ShardReaders`],
+    /// the shard may depend on the packet instead.
     pub(crate) fn of(&self, producer: usize) -> &ShardSlot {
         &self.slots[producer % self.slots.len()]
     }
@@ -154,17 +144,17 @@ impl ShardSlots {
     }
 
     pub(crate) fn set_armed(&self, armed: bool) {
-        // Relaxed: a shard may see the change late. The director checks again whether a reported
-        // hit is wanted.
+        // Relaxed: a shard may see the change late. The director checks again whether a hit is
+        // wanted.
         self.armed.store(armed, Relaxed);
     }
 
-    /// Changes the rules of all shards. A shard applies all changes of a call between two packets.
+    /// Queues changes for all shards. A shard applies the changes of a call between two packets.
     pub(crate) fn change_rules(&self, changes: &[RuleChange]) {
         let voids = Voids::of(changes);
         for slot in &self.slots {
-            // Clone and drop rules outside of the lock, because an inserter may wait for the lock:
-            // thousands of rules take milliseconds.
+            // Clone and drop outside of the lock, for which an inserter may wait: thousands of
+            // rules take milliseconds.
             let changes = changes.to_vec();
             let mut waiting = lock(&slot.changes);
             let void = voids.push(&mut waiting, changes);
@@ -174,7 +164,7 @@ impl ShardSlots {
         }
     }
 
-    /// Numbers of removed rules that some shard still has. Empty if `removed` is empty.
+    /// Rules whose removal some shard has not taken yet; empty if `removed` is.
     pub(crate) fn still_known(&self, removed: &[usize]) -> HashSet<usize> {
         let mut known = HashSet::new();
         if removed.is_empty() {
@@ -196,14 +186,13 @@ impl ShardSlots {
 
     /// Live: the smallest [`ShardSlot::promised_ns`] of all shards.
     pub(crate) fn promised_ns(&self) -> i64 {
-        // Acquire, pairs with Release in `ShardSlot::promise`: the hits before this time are in the
-        // queues.
+        // Acquire, pairs with Release in `ShardSlot::promise`: the promised hits are in the queues.
         let promised = self.slots.iter().map(|slot| slot.promised_ns.load(Acquire));
         promised.min().unwrap_or(i64::MAX)
     }
 
-    /// Files: waits until all shards have analyzed the record `next`. Returns the hits from `next`
-    /// on in order, and the record before which all hits are included (`end` or an earlier record).
+    /// Files: waits until all shards are past record `next`. Returns the hits up to before a
+    /// record, in order, and this record, `end` at most.
     pub(crate) fn take_found(&self, next: u64, mut end: u64) -> (Vec<HitOrder>, u64) {
         for slot in &self.slots {
             let mut found = lock(&slot.found);
@@ -220,8 +209,7 @@ impl ShardSlots {
             hits.extend(found.hits.drain(..count));
             slot.moved.notify_all();
         }
-        // The sort is stable. All hits of one record come from one shard, so they stay in that
-        // shard's order.
+        // Stable: the hits of one record come from one shard, and stay in its order.
         hits.sort_by_key(|order| order.record);
         (hits, end)
     }
@@ -236,19 +224,18 @@ impl ShardSlots {
 }
 
 impl ShardSlot {
-    /// Runs `visit` with the shard if the shard is free in its slot. Returns `None` if another
-    /// thread has or uses the shard.
+    /// Runs `visit` with the shard. `None`: another thread has or uses the shard.
     pub(crate) fn visit<R>(&self, visit: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         self.try_lock()?.as_deref_mut().map(visit)
     }
 
-    /// Runs `visit` with the shard, after waiting for a thread that uses the shard now. Returns
-    /// `None` if an inserter has the shard.
+    /// Runs `visit` with the shard, after another thread that uses it now. `None`: an inserter has
+    /// the shard.
     pub(crate) fn visit_waiting<R>(&self, visit: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         lock(&self.shard).as_deref_mut().map(visit)
     }
 
-    /// The inserter takes the shard if the shard is in its slot and free.
+    /// Takes the shard for the inserter, if it is in its slot and free.
     pub(crate) fn take(&self) -> Option<Box<Shard>> {
         self.try_lock()?.take()
     }
@@ -257,7 +244,6 @@ impl ShardSlot {
         try_lock(&self.shard)
     }
 
-    /// The inserter puts the shard back.
     pub(crate) fn put_back(&self, shard: Box<Shard>) {
         *lock(&self.shard) = Some(shard);
     }
@@ -267,8 +253,8 @@ impl ShardSlot {
         lock(&self.changes).is_empty()
     }
 
-    /// Applies pending rule changes. Call this before a shard analyzes packets, and now and then on
-    /// a silent link. Hits in `found`, which come from the old rules, are queued first.
+    /// Applies pending rule changes, after queueing hits of the old rules in `found`. Call this
+    /// before a shard analyzes packets.
     pub(crate) fn refresh(&self, shard: &mut Shard, found: &mut HitQueue) {
         // Refresh before reading `has_changes`: a shard that sees the rule set without a removed
         // rule then also sees the change. Relaxed is enough, because publishing the set orders the
@@ -286,10 +272,9 @@ impl ShardSlot {
         }
     }
 
-    /// Queues the hits of an inserter, without waiting: if the analyzer is taking hits now, the
-    /// hits stay in `hits`. Call this before the inserter's watermark moves past the hits. While
-    /// the inserter keeps hits, its [promise](Self::promise) must not move past the hits, so that a
-    /// window opens before it could close.
+    /// Queues hits without waiting: if the queue is locked, the hits stay in `hits`. While an
+    /// inserter keeps hits, its [promise](Self::promise) must not move past them, so that a window
+    /// opens before it could close.
     pub(crate) fn try_queue_hits(&self, hits: &mut HitQueue) {
         if let Some(mut told) = try_lock(&self.hits) {
             told.append(hits);
@@ -301,7 +286,7 @@ impl ShardSlot {
         lock(&self.hits).append(hits);
     }
 
-    /// Drops removed rules in the caller's thread. That takes milliseconds for thousands of rules.
+    /// Drops removed rules: milliseconds for thousands of rules.
     pub(crate) fn drop_gone(&self) {
         let gone = std::mem::take(&mut *lock(&self.gone));
         drop(gone);
@@ -312,8 +297,8 @@ impl ShardSlot {
         std::mem::take(&mut *lock(&self.hits))
     }
 
-    /// Files: queues the hits of the shard, which has analyzed its records before `looked`. Waits
-    /// while too many hits are pending.
+    /// Files: queues hits of a shard that is past the records before `looked`. May wait while too
+    /// many hits are pending.
     pub(crate) fn queue_found(&self, hits: &mut Vec<HitOrder>, looked: u64) {
         let mut found = lock(&self.found);
         found.hits.extend(hits.drain(..));
@@ -325,8 +310,7 @@ impl ShardSlot {
         }
     }
 
-    /// Records packets that the reader did not analyze. If [`GAPS_MAX`] gaps are pending, a new gap
-    /// is merged into the last gap if both have the same cause.
+    /// Records packets that the reader did not analyze.
     pub(crate) fn miss(&self, gap: UnanalyzedGap) {
         if gap.is_lapped {
             self.counters.missed.fetch_add(gap.packets, Relaxed);
@@ -343,7 +327,6 @@ impl ShardSlot {
         }
     }
 
-    /// Takes the gaps that [`Self::miss`] recorded.
     pub(crate) fn take_gaps(&self) -> Vec<UnanalyzedGap> {
         std::mem::take(&mut *lock(&self.gaps))
     }
@@ -353,8 +336,7 @@ impl ShardSlot {
         self.promised_ns.load(Acquire)
     }
 
-    /// Live: the reader has queued all hits among packets older than `promised_ns`, of producers
-    /// that promise watermarks.
+    /// Live: `promised_ns` is the watermark up to which the reader has queued hits.
     pub(crate) fn promise(&self, promised_ns: i64) {
         self.promised_ns.store(promised_ns, Release);
     }
@@ -365,7 +347,6 @@ impl ShardSlot {
 #[derive(Debug)]
 struct Voids {
     /// By number, the rules that the newer changes remove (`true`), or enable or disable (`false`).
-    /// If a rule occurs in several changes, the last of these changes counts.
     by_rule: HashMap<usize, bool>,
     has_default: bool,
 }
@@ -396,8 +377,8 @@ impl Voids {
         }
     }
 
-    /// Adds `changes` to the pending changes `waiting`. Returns the pending changes that are now
-    /// void.
+    /// Merges `changes` into the pending changes `waiting`. Returns the pending changes that are
+    /// now void.
     fn push(&self, waiting: &mut Vec<RuleChange>, mut changes: Vec<RuleChange>) -> Vec<RuleChange> {
         let void: Vec<RuleChange> = waiting.extract_if(.., |it| self.voids(it)).collect();
         let number = |change: &RuleChange| match change {
@@ -443,8 +424,7 @@ mod tests {
         RuleChange::Add(Box::new(rule), None)
     }
 
-    /// While no shard applies changes, a rule is replaced 999 times. After each time at most 4
-    /// changes may be pending.
+    /// A rule is replaced 999 times while no shard applies changes: at most 4 may be pending.
     #[test]
     fn changes_that_are_over_do_not_wait() {
         let mut config = RingConfig::new(16 << 20, 1, 1);
@@ -473,8 +453,8 @@ mod tests {
         assert_eq!((known, waiting()), (vec![(999, false)], 0));
     }
 
-    /// Thousands of rules are replaced while an inserter has the shard. [`ShardSlot::refresh`]
-    /// applies the new rules and drops no rule. [`ShardSlot::drop_gone`] drops the old rules.
+    /// An inserter that has the shard applies new rules; only [`ShardSlot::drop_gone`] drops the
+    /// old rules.
     #[test]
     fn an_inserter_drops_no_rule() {
         const RULES: usize = 16_000;

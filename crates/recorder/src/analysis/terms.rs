@@ -9,57 +9,52 @@ use retroscope_flow::BiflowKey;
 
 use crate::dump::store::RetentionLimit;
 
-/// Bytes that are kept of the names of the requester and of the caller.
+/// Maximum bytes kept of `asked_by` and of `caller`.
 const ASKED_BY_BYTES: usize = 256;
-/// Bytes that are kept of the reason.
+/// Maximum bytes kept of the reason.
 const REASON_BYTES: usize = 1000;
 
-/// The request of a trigger. The configuration applies to the window, the limits of the dump, the
-/// hold-off and the dump expression that a request leaves out. The default leaves out everything.
+/// The request of a trigger. The configuration fills in the window, the limits of the dump, the
+/// hold-off and the dump expression if the request leaves them out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TriggerRequest {
-    /// Packet time before the trigger, of any length. Packets that the ring no longer has are
-    /// missing, and the verdict reports this.
+    /// Packet time to dump before the trigger; the ring may no longer have all packets.
     pub past: Option<Duration>,
-    /// Packet time after the trigger, of any length.
+    /// Packet time to dump after the trigger.
     pub future: Option<Duration>,
     /// The dump ends after this number of packets; 0: no limit.
     pub packets_max: Option<u64>,
     /// The dump ends with the packet that brings it to this number of captured bytes; 0: no limit.
     pub bytes_max: Option<u64>,
-    /// Selects the packets to dump. For a rule this is a template, whose variables get the values
-    /// of the trigger packet. For a manual trigger, which has no packet, this is an expression.
-    /// Empty: everything.
+    /// Selects the packets to dump; empty: everything. For a rule, a template with variables of the
+    /// trigger packet; for a manual trigger, an expression.
     pub dump: Option<String>,
     /// For a rule: a [`LabelTemplate`](retroscope_alert::LabelTemplate) that selects the packets to
-    /// dump for an alert that names the rule. Labels of the alert fill in the template. Empty:
-    /// everything. `None`: the rule accepts no alerts.
+    /// dump for an alert that names the rule; empty: everything. `None`: the rule accepts no
+    /// alerts.
     pub alert_dump: Option<String>,
-    /// Directory for the dump files, below the directory of all dumps; made when first needed.
+    /// Directory for the dump files, below the directory of all dumps.
     pub into: Option<SubDirectory>,
     /// For a rule: how long after the end of a window the same dump expression starts no other
     /// dump.
     pub hold_off: Option<Duration>,
-    /// For a rule: maximum number of dumps open at once; 0 or `None`: no limit. This limit
-    /// applies in addition to the limits that all rules share.
+    /// For a rule: maximum number of its open dumps, in addition to the shared limits; 0 or `None`:
+    /// no limit.
     pub max_dumps: Option<u64>,
     /// For a rule: maximum number of dumps started in any minute, in addition to the shared limit;
     /// 0 or `None`: no limit.
     pub dumps_per_minute: Option<u64>,
-    /// For a rule: while its dumps of the last hour have this number of bytes, the rule starts no
-    /// other dump. 0 or `None`: the rule has no limit.
+    /// For a rule: number of bytes written by its dumps in an hour, from which on it starts no
+    /// dump; 0 or `None`: no limit.
     pub bytes_per_hour: Option<u64>,
     /// For a rule: its first dump disables the rule.
     pub single: bool,
     /// Name of the requester, for the report and the sidecar; of longer texts the first 256 bytes.
-    /// A second trigger that differs only in this text joins the dump of the first trigger, if that
-    /// dump is open and its window covers the second trigger.
     pub asked_by: Option<String>,
-    /// The name that the control plane authenticated: a token's name or a user, whatever `asked_by`
-    /// says. `None`: the request did not come through the API.
+    /// Name that the control plane authenticated: a token's name or a user. `None`: no name.
     pub caller: Option<String>,
-    /// The reason in the words of the person who asked: an alert, a ticket. The sidecar and the
-    /// first comment of a pcapng file contain the reason; of longer texts the first 1,000 bytes.
+    /// The reason, for the sidecar and the pcapng file: an alert, a ticket; of longer texts the
+    /// first 1,000 bytes.
     pub reason: Option<String>,
     /// Limits on the bytes and the age of a rule's dumps, in addition to the limits for all dumps.
     pub keep: Option<RetentionLimit>,
@@ -78,27 +73,25 @@ pub(crate) struct TriggerTerms {
     pub(crate) limits: RuleLimits,
     /// The alert that led to the hit.
     pub(crate) alert: Option<Arc<Alert>>,
-    /// Times before and after the hit that belong to the hit, ns. For an alert: the alert's flow up
-    /// to its packet (for an alert without addresses, a time before the alert), and 999 ns after
-    /// the alert. Both are 0 for other hits.
+    /// Times before and after the hit that belong to the hit, ns. Both are 0 unless the hit is an
+    /// alert, whose flow may have begun earlier.
     pub(crate) span_ns: (i64, i64),
-    /// Name of the rule in the dump; `None`: the name from the director's rule number, for example
-    /// the rule's expression, `manual` or `alert`.
+    /// Name of the rule in the dump; `None`: the name of the director's rule number.
     pub(crate) called: Option<Arc<str>>,
 }
 
 /// A rule's own limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RuleLimits {
-    /// How long after the end of a window the same expression starts no dump, ns; `None`: as the
-    /// recorder is configured.
+    /// How long after the end of a window the same expression starts no dump, ns; `None`: the
+    /// configured time.
     pub(crate) hold_off_ns: Option<i64>,
     /// Maximum number of dumps open at once; `u64::MAX`: no limit.
     pub(crate) dumps_max: u64,
     /// Maximum number of dumps started in any minute; `u64::MAX`: no limit.
     pub(crate) dumps_per_minute: u64,
-    /// After the rule's dumps wrote this number of bytes in an hour, the rule starts no further
-    /// dump. `u64::MAX`: no limit.
+    /// Number of bytes written by the rule's dumps in an hour, from which on it starts no dump;
+    /// `u64::MAX`: no limit.
     pub(crate) bytes_per_hour: u64,
     /// The first dump disables the rule.
     pub(crate) is_single: bool,
@@ -131,7 +124,7 @@ pub(crate) struct DumpWindow {
 }
 
 impl DumpWindow {
-    /// A window of the given length. `packets` and `bytes` limit the dump; 0: no limit.
+    /// `packets` and `bytes` limit the dump; 0: no limit.
     pub(crate) fn new(past: Duration, future: Duration, packets: u64, bytes: u64) -> Self {
         Self {
             past_ns: duration_ns(past),
@@ -146,17 +139,14 @@ impl DumpWindow {
         self.packets_max.min(self.bytes_max) < u64::MAX
     }
 
-    /// Whether a dump with this number of packets and bytes has reached a limit.
     pub(crate) fn is_full(self, packets: u64, bytes: u64) -> bool {
         packets >= self.packets_max || bytes >= self.bytes_max
     }
 
-    /// Start of the window for a trigger at `time_ns`, ns.
     pub(crate) fn start_ns(self, time_ns: i64) -> i64 {
         time_ns.saturating_sub(self.past_ns)
     }
 
-    /// End of the window for a trigger at `time_ns`, ns.
     pub(crate) fn end_ns(self, time_ns: i64) -> i64 {
         time_ns.saturating_add(self.future_ns)
     }
@@ -177,8 +167,7 @@ impl TriggerTerms {
         )
     }
 
-    /// The terms of a request. `defaults` apply to the parts of the window that `request` leaves
-    /// out.
+    /// `defaults` apply to the parts of the window that `request` leaves out.
     pub(crate) fn new(request: &TriggerRequest, defaults: DumpWindow) -> Self {
         let kept = |text: &Option<String>, bytes| {
             let text = text.as_deref()?;

@@ -1,10 +1,7 @@
 //! Trigger scripts and modules over flows, and the packets of a chunk that they match.
 //!
-//! A script may keep state. So the shard asks each script and module about the packets of a chunk
-//! in order, and about each packet once, before the shard uses the chunk for anything else. While
-//! no hits are wanted, the shard asks only modules. The answers are stored as bits, one for each
-//! packet of the chunk. From files, unless a script fails, the answers depend only on the packets
-//! and their order, not on where chunks end, except in the two cases that [`Runner`] names.
+//! A script may keep state, so each is asked about the packets in order, and about a packet at most
+//! once. The answers for a chunk are bits, one for each packet.
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
@@ -30,12 +27,10 @@ const _: () = assert!(MANY == crate::analysis::chunk::MANY);
 #[derive(Debug, Default)]
 pub(crate) struct TriggerScripts {
     scripts: Vec<TriggerScript>,
-    /// The modules. Their rule numbers follow the rule numbers of the scripts.
+    /// Modules; their rule numbers follow those of the scripts.
     modules: Vec<Module>,
-    /// Packets of the chunk whose flows a script or module shunts.
     shunted: u64,
-    /// The hash that assigns pairs of addresses to shards, with the pairs that scripts and modules
-    /// join. `None`: the packets are not divided by pairs.
+    /// Assigns pairs of addresses to shards. `None`: the packets are not divided by pairs.
     pub(crate) shard_hash: Option<ShardHash>,
     /// Whether a script or module may join pairs.
     joins: bool,
@@ -52,7 +47,7 @@ struct TriggerScript {
 }
 
 impl TriggerScripts {
-    /// Runs the files once. The counters of modules are registered in `common`.
+    /// Runs each file once.
     pub(crate) fn new(
         scripts: &Scripts,
         limits: ScriptLimits,
@@ -90,7 +85,7 @@ impl TriggerScripts {
         self.scripts.len() + self.modules.len()
     }
 
-    /// Whether there are modules. Modules see packets even if no hits are wanted.
+    /// Whether there are modules, which see packets even if no hits are wanted.
     pub(crate) fn has_modules(&self) -> bool {
         !self.modules.is_empty()
     }
@@ -116,7 +111,7 @@ impl TriggerScripts {
         partitions.chain(modules).min()
     }
 
-    /// The name of each script and module for messages, in the order of rule numbers. For a module
+    /// The name of each script and module for messages, in the order of rule numbers; for a module
     /// also the maximum number of its open dumps.
     pub(crate) fn names(&self) -> impl Iterator<Item = (&str, Option<u64>)> {
         let scripts = self.scripts.iter();
@@ -127,8 +122,7 @@ impl TriggerScripts {
         }))
     }
 
-    /// Live: lets time pass, because packets may not arrive for some time. `mono_ns`: now on the
-    /// monotonic clock.
+    /// Live: lets time pass in the modules without packets. `mono_ns`: the monotonic clock.
     pub(crate) fn pass_time(&mut self, mono_ns: i64) {
         for module in &mut self.modules {
             module.runner.pass(mono_ns);
@@ -144,8 +138,8 @@ impl TriggerScripts {
         }
     }
 
-    /// Asks all scripts and modules about the packets of a chunk of one producer, at most [`MANY`].
-    /// If no hits are wanted, asks only modules.
+    /// Asks scripts and modules about at most [`MANY`] packets of one producer; if no hits are
+    /// wanted, only modules.
     pub(crate) fn ask<'p>(
         &mut self,
         producer: usize,
@@ -159,7 +153,6 @@ impl TriggerScripts {
         let mut count = 0;
         let slots = chunk.iter_mut().zip(&mut times_ns);
         for ((slot, time_ns), (record, packet)) in slots.zip(packets) {
-            // A packet of an unregistered interface never triggers, whatever a script answers.
             let interface = names.interface(packet.interface);
             let link_type = interface.map_or(NO_PACKET.link_type, |interface| interface.link_type);
             let source = interface.map_or(0, |interface| interface.source);
@@ -177,7 +170,7 @@ impl TriggerScripts {
             };
             self.shunted |= script.trigger.take_shunted();
         }
-        // Modules store times, so they get ring time, which does not jump when a clock is set.
+        // Modules store times, so they get ring time, not stamps.
         for (slot, time_ns) in chunk.iter_mut().zip(times_ns) {
             slot.time_ns = time_ns;
         }
@@ -207,9 +200,8 @@ impl TriggerScripts {
         }
     }
 
-    /// Takes the ended flows for which modules requested dumps, up to the flows that ended just
-    /// before the packet at index `until` of the chunk. Rules of scripts have numbers from `first`
-    /// on, and rules of modules follow.
+    /// Takes the ended flows for which modules requested dumps, if they ended before the packet at
+    /// index `until` of the chunk. `first`: the rule number of the first script.
     pub(crate) fn take_ended_flows(&mut self, until: usize, first: usize) -> Vec<FlowEnded> {
         let first = first + self.scripts.len();
         let modules = self.modules.iter_mut().enumerate();
@@ -218,8 +210,8 @@ impl TriggerScripts {
         over.collect()
     }
 
-    /// For a module's hit on the packet at `place` of the chunk: the dump expression that the
-    /// module returned, if any, and the flow, if the module reports its end.
+    /// For a module's hit on the packet at `place` of the chunk: its dump expression, if any, and
+    /// the flow, if the module reports its end.
     pub(crate) fn wanted(
         &self,
         script: usize,
@@ -263,8 +255,7 @@ impl TriggerScripts {
         place < MANY && found >> place & 1 == 1
     }
 
-    /// Takes the output of scripts and modules, messages about joined pairs, and once for each
-    /// disabled script or module the reason.
+    /// Takes the output of scripts and modules, and messages about joined pairs and failures.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         let take = |script: &mut TriggerScript| script.news.take(&mut script.trigger);
         let scripts = self.scripts.iter_mut().flat_map(take);
@@ -311,7 +302,6 @@ impl Module {
         }
     }
 
-    /// See [`TriggerScripts::take_ended_flows`].
     fn take_ended_flows(&mut self, until: usize, rule: usize) -> Vec<FlowEnded> {
         self.over.extend(self.runner.take_ended_flows());
         let mut over = Vec::new();
@@ -376,7 +366,7 @@ impl ModuleCounters {
         ]);
     }
 
-    /// Adds the counters to `sum`, which has the counters of other shards.
+    /// Adds the counters to the sum over the shards.
     pub(crate) fn add_to(&self, sum: &mut ModuleStatus) {
         let counts = &mut sum.counts;
         self.0.add_to([

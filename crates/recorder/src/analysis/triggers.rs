@@ -1,10 +1,8 @@
 //! The trigger rules: which packets are hits, and of which rules.
 //!
-//! A few short rules run directly on up to 64 packets together: up to 4 rules as separate programs,
-//! up to 16 rules joined into one function. For few rules that is the quickest way. Rules without a
-//! program (payload terms) and long rules cannot be joined. Many or long rules are looked up in a
-//! rule set, where their number makes little difference. A thread that has the lock may change the
-//! set at any time. A shard usually sees the change before its next packets.
+//! A few short rules run directly on up to 64 packets together, as separate programs or joined into
+//! one function (`FEW`, `FEW_TOGETHER`). More or longer rules are looked up in a rule set, where
+//! their number makes little difference. Other threads may change the set at any time.
 
 #[cfg(test)]
 mod tests;
@@ -32,38 +30,32 @@ use crate::{
 
 /// Maximum number of rules that run directly as separate programs, without the rule set.
 const FEW: usize = 4;
-/// Maximum number of rules that run as one function. For up to 16 rules of ports and hosts one
-/// function is quicker than a rule set. For many more rules, one function gains less. Until all
-/// rules have machine code, their separate programs are slower than the set.
+/// Maximum number of rules that run as one function. For 16 rules of ports and hosts, one function
+/// is quicker than a rule set.
 const FEW_TOGETHER: usize = 16;
 /// Minimum number of rules that run as one function.
 const TOGETHER_MIN: usize = 2;
 /// Maximum length of the text of a rule that may run without the rule set, bytes. Longer texts are
-/// usually lists of addresses or ports. The rule set looks lists up, because libpcap takes long to
-/// compile long lists.
+/// usually lists, which libpcap takes long to compile.
 const SHORT_TEXT_BYTES: usize = 512;
 /// Maximum number of bytes of all texts together, if more than [`FEW`] rules run as one function. A
-/// list of addresses is one look-up for each packet in a rule set, but many comparisons in a
-/// function.
+/// list of addresses is one look-up in a rule set, but many comparisons in a function.
 const TOGETHER_TEXT_BYTES: usize = 512;
 
 /// Boxed rules, which move as pointers: an inserter may receive thousands at once.
 pub(crate) type BoxedRules = Vec<Box<Rule>>;
 
-/// A trigger rule.
 #[derive(Debug, Clone)]
 pub(crate) struct Rule {
     /// Permanent number of the rule, in the rule set and in the director.
     pub(crate) number: usize,
     pub(crate) text: String,
-    /// Compiled if the rule may run without the rule set, or has parts that the rule set does not
-    /// decide.
     pub(crate) prepared: PreparedFilter,
-    /// Number of hits of the rule while the rule was enabled, found by shards or by the scan of the
-    /// past. The analyzer counts, any thread may read. No other data is published with the number.
+    /// Number of hits of the rule while the rule was enabled. The analyzer counts, any thread may
+    /// read.
     pub(crate) hits: Arc<AtomicU64>,
     pub(crate) is_enabled: bool,
-    /// The scan of the past for the rule. Each shard notes from which records on it tries the rule.
+    /// The scan of the past for the rule.
     pub(crate) scan: Option<Arc<RuleScan>>,
 }
 
@@ -106,23 +98,20 @@ pub(crate) struct RuleHit {
 pub(crate) struct Triggers {
     /// Sorted by number.
     rules: BoxedRules,
-    /// Number of rules at the start.
     at_start: usize,
     /// Whether some rules may be disabled.
     any_disabled: bool,
     /// Whether some rules may have a message for the user.
     may_have_notices: bool,
-    /// The rule set.
     pub(crate) shared: SharedRules,
     reader: RuleReader,
     matches: Matches,
-    /// Hits of the last call of [`Self::find`], in the order of frames, then rules. A caller that
-    /// takes the vector must put it back, so that its memory is reused.
+    /// Hits of the last call of [`Self::find`], in the order of frames, then rules.
     pub(crate) hits: Vec<RuleHit>,
     /// Whether all rules run without the rule set, for link types that all rules know.
     is_direct: bool,
-    /// For link types where each rule has a program: all programs as one function. Bit `n` of the
-    /// function's result is for the rule with index `n`.
+    /// For some link types: the programs of all rules as one function. Bit `n` of its result is for
+    /// the rule with index `n`.
     joints: Vec<(LinkType, FusedPrograms)>,
     /// The result of the joined function for each frame.
     results: Box<[u64; FusedPrograms::MANY]>,
@@ -139,10 +128,8 @@ type UndecidedRule = (u64, Filter, FilterMode);
 #[derive(Debug, Clone)]
 pub(crate) struct SharedRules {
     rules: Arc<Mutex<Rules>>,
-    /// Rules that the set alone cannot decide, and their mode.
     asked: Arc<Mutex<Vec<UndecidedRule>>>,
-    /// For link types that appeared late: rules that match nothing of them, and the reason. Locked
-    /// only for moments.
+    /// For late link types: rules that match nothing of them, and the reason.
     refused: Arc<Mutex<Vec<RefusedRule>>>,
 }
 
@@ -178,7 +165,6 @@ impl SharedRules {
         Ok(())
     }
 
-    /// Removes rules.
     pub(crate) fn remove(&self, numbers: &[usize]) {
         let ids: HashSet<u64> = numbers.iter().map(|number| *number as u64).collect();
         lock(&self.asked).retain(|(asked, ..)| !ids.contains(asked));
@@ -190,9 +176,8 @@ impl SharedRules {
         lock(&self.rules).join();
     }
 
-    /// Makes the rules ready for a link type before its first packet is stored. If necessary it
-    /// compiles with libpcap, which may take milliseconds. For example, files and pcap over IP may
-    /// have link types that were not known at the start.
+    /// Call this before the first packet of a link type is stored. May compile with libpcap, for
+    /// milliseconds.
     pub(crate) fn add_link_type(&self, link_type: LinkType) {
         let mut rules = lock(&self.rules);
         if rules.knows(link_type) {
@@ -201,8 +186,7 @@ impl SharedRules {
         let refused = rules.add_link_type(link_type);
         drop(rules);
         for (_, filter, mode) in &*lock(&self.asked) {
-            // The result is ignored: each shard's own copy of the filter later finds the compiled
-            // program, or the error.
+            // Ignored: each shard's own copy of the filter later finds the program, or the error.
             let _ = filter.clone().prepare(context(link_type, *mode));
         }
         let refused = refused
@@ -303,8 +287,7 @@ impl Triggers {
         self.rules.iter().map(|rule| &**rule)
     }
 
-    /// Changes the rules. Cheap, because all rules were compiled before. Returns the removed rules:
-    /// dropping thousands of rules is not cheap.
+    /// Changes the rules. Returns the removed rules, because dropping thousands takes milliseconds.
     pub(crate) fn change(&mut self, changes: Vec<RuleChange>) -> BoxedRules {
         // Catch up now: a user who got the answer that a rule exists relies on the rule from the
         // next packet on. The next refresh might find the pointer being replaced and skip the
@@ -349,7 +332,7 @@ impl Triggers {
 
     /// Index of the rule with this number.
     fn place(&self, number: usize) -> Option<usize> {
-        // The number of a rule at the start is its index, until a rule is removed.
+        // Fast path: the number is often the index.
         if self
             .rules
             .get(number)
@@ -362,7 +345,7 @@ impl Triggers {
     }
 
     /// A copy of the rules for the shard of another thread. Both copies see changes of the rule
-    /// set. A message about a late link type is returned by whichever copy is asked first.
+    /// set.
     pub(crate) fn sibling(&self) -> Self {
         Self {
             rules: self.rules.clone(),
@@ -380,8 +363,8 @@ impl Triggers {
         }
     }
 
-    /// Applies changes of the rule set. Cheap. Live it never waits. When reading files it applies
-    /// everything that is published, because the hits must not depend on timing.
+    /// Applies changes of the rule set. Live it never waits; from files it applies everything
+    /// published, because hits must not depend on timing.
     pub(crate) fn refresh(&mut self) {
         if self.is_offline {
             self.reader.refresh_blocking();
@@ -390,8 +373,8 @@ impl Triggers {
         }
     }
 
-    /// Finds the rules' hits among at most 64 frames of one interface. Bit `n` of the result is set
-    /// for a hit on frame `n`.
+    /// Finds the hits among at most 64 frames of one interface. Bit `n` of the result is set for a
+    /// hit on frame `n`.
     pub(crate) fn find(
         &mut self,
         link_type: LinkType,
@@ -459,13 +442,12 @@ impl Triggers {
         any
     }
 
-    /// The number of the rule of a hit.
     pub(crate) fn number(&self, hit: &RuleHit) -> usize {
         self.rules[hit.rule].number
     }
 
-    /// Takes messages about link types that rules do not apply to, each message once. Visits the
-    /// rules only if some may have a message, because inserters call this often.
+    /// Takes messages about link types that rules do not apply to. Cheap without news, because
+    /// inserters call this often.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         for (rule, link_type, error) in lock(&self.shared.refused).drain(..) {
             let number = usize::try_from(rule).ok();
@@ -524,8 +506,8 @@ fn is_asked(placement: RulePlacement) -> bool {
     )
 }
 
-/// Adds a rule to the set. If libpcap refuses the rule for all known link types, tries the link
-/// types that appear later in the files.
+/// Adds a rule to the set. If that fails, tries again with the link types that appear later in the
+/// files.
 fn insert(
     rules: &mut Rules,
     id: u64,

@@ -5,7 +5,6 @@ use retroscope_filter::Aux;
 use super::*;
 use crate::tests::rig::udp;
 
-/// Packets of several ports; the last ones are truncated.
 fn packets() -> Vec<Vec<u8>> {
     let mut packets: Vec<_> = (0..60_u16)
         .map(|n| udp(n % 7, 20 + n % 11, u32::from(n)))
@@ -114,13 +113,11 @@ fn few_and_many_rules_hit_as_each_alone() {
         );
         assert!(triggers.take_notices().is_empty());
     }
-    // The comparison has a meaning: each of the first 5 rules matches packets.
+    // Not vacuous: each of the first 5 rules matches packets.
     let of_all = one_by_one(&texts);
     assert!((0..5).all(|rule| of_all.iter().any(|hit| hit.1 == rule)));
 }
 
-/// Rules are added, removed, disabled and enabled between packets: each enabled rule hits as it
-/// does alone.
 #[test]
 fn rules_that_change_hit_as_each_alone() {
     let texts = texts();
@@ -165,8 +162,7 @@ fn rules_that_change_hit_as_each_alone() {
                 }
                 _ => {}
             }
-            // No refresh in between: once the caller has its answer, the change must apply to the
-            // next packet.
+            // No refresh in between: a change must apply to the next packet.
             let is_on = |(_, rule): &&(usize, usize)| there.contains(&(*rule, true));
             let now: Vec<_> = expected.iter().filter(is_on).copied().collect();
             assert_eq!(hits(&mut triggers), now, "seed {seed}: {there:?}");
