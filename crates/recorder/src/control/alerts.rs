@@ -27,8 +27,7 @@ pub struct AlertConfig {
     pub are_expected: bool,
     /// How long after its time an alert acts, at the earliest, unless the recording ends before.
     pub delay: Duration,
-    /// Maximum captured bytes of the dump of an alert without addresses. The dump begins at most
-    /// where the ring, over all interfaces, has about half of these bytes before the alert.
+    /// Captured bytes at which the dump of an alert without addresses ends at the latest.
     pub window_bytes: u64,
     /// Maximum number of dumps of alerts open at once, in addition to the dumps of triggers.
     pub max_dumps: usize,
@@ -118,7 +117,7 @@ impl AlertOutcome {
         Self::NothingMatched,
     ];
 
-    /// The word that events and `--json` use.
+    /// The word for `--json` and events.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -334,9 +333,6 @@ fn age(ns: u64) -> String {
     }
 }
 
-/// The counters of alerts. The analyzer counts outcomes when alerts act or are refused, and ages
-/// when alerts act. When a dump is finished, the dumper counts alerts without a packet in the dump,
-/// starts of flows, and frames.
 #[derive(Debug, Default)]
 pub(crate) struct AlertCounters {
     are_expected: AtomicBool,
@@ -351,14 +347,12 @@ pub(crate) struct AlertCounters {
 }
 
 impl AlertCounters {
-    /// Starts the counters with the configuration: whether alerts may arrive, and the counts of
-    /// lines of files.
+    /// Notes whether alerts may arrive, and the line counts of files.
     pub(crate) fn begin(&self, config: &AlertConfig) {
         self.are_expected.store(config.may_come(), Relaxed);
         self.add_lines(&config.lines);
     }
 
-    /// Adds counts of lines.
     pub(crate) fn add_lines(&self, more: &AlertLines) {
         let mut lines = lock(&self.lines);
         lines.lines += more.lines;
@@ -373,7 +367,7 @@ impl AlertCounters {
         self.outcomes[outcome as usize].fetch_add(1, Relaxed);
     }
 
-    /// All counts now. Relaxed loads: no number is ordered with another.
+    /// Relaxed loads: no number is ordered with another.
     pub(crate) fn counts(&self) -> AlertCounts {
         let load = |count: &AtomicU64| count.load(Relaxed);
         let (ages, ages_sum_ns) = self.ages.histogram_of(&crate::AgeHistogram::BELOW_NS);

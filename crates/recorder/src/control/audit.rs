@@ -7,8 +7,8 @@ use std::{
 
 use serde::Serialize;
 
-/// Maximum number of bytes that a record keeps of a target, detail, error, reason or refused
-/// caller. Clients choose some of these texts.
+/// Maximum bytes kept of a target, detail, error, reason or refused caller. Clients choose some of
+/// these texts.
 const TEXT_BYTES_MAX: usize = 1024;
 
 /// A change by a client or by a reload, or a failed reload.
@@ -210,12 +210,12 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Replaces control characters in foreign text, which may be shown on a terminal.
+/// Replaces control characters, because the text may be shown on a terminal.
 fn printable(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// The first [`TEXT_BYTES_MAX`] bytes of a text, or a little less, so that no character is cut.
+/// Cuts a text between characters, to [`TEXT_BYTES_MAX`] bytes at most.
 fn cut(text: &str) -> String {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {

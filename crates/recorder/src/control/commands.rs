@@ -1,7 +1,5 @@
-//! Commands to a running recorder. Commands wait in a bounded queue for the analyzer, which
-//! processes them between batches, and if it analyzes live packets itself, also between packets
-//! (`analysis/analyzer/commands.rs`). Stop and abort are flags (`control/progress.rs`), because
-//! they concern all threads and are never refused.
+//! Commands to a running recorder, which wait in a bounded queue for the analyzer. Stop and abort
+//! are flags instead (`control/progress.rs`): they concern all threads and are never refused.
 
 use std::sync::{
     Arc,
@@ -36,8 +34,8 @@ pub(crate) enum AnalyzerCommand {
         at_ns: Option<i64>,
         /// If the command triggers a rule: number and name of the rule.
         rule: Option<(usize, Arc<str>)>,
-        /// If given: the time range in the ring. The trigger starts no dump if [`RingExtent::gone`]
-        /// returns a reason why the ring has no packet up to the end of the window.
+        /// The trigger starts no dump if the ring has nothing up to the end of the window
+        /// ([`RingExtent::gone`]).
         held: Option<RingExtent>,
         request: Box<TriggerRequest>,
         /// The expression to dump; `None`: the configured expression.
@@ -45,8 +43,8 @@ pub(crate) enum AnalyzerCommand {
         /// `None`: no caller waits.
         reply: Option<SyncSender<Result<TriggerOutcome, NoDump>>>,
     },
-    /// Hits of a rule that the scan of its past has found, oldest first. The reply has the number
-    /// of dumps that the hits started, and whether the scan should go on.
+    /// Hits of a rule that the scan of the past has found. The reply has the number of dumps that
+    /// the hits started, and whether the scan should go on.
     Scanned {
         rule: usize,
         hits: Vec<FoundHit>,
@@ -80,7 +78,7 @@ pub(crate) struct Settings {
 /// Why a manual trigger, or a command that triggers a rule, started no dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoDump {
-    /// A limit, a hold-off or `single`, in words. A later trigger may start a dump.
+    /// A limit, a hold-off or `single`, in words.
     Limit(String),
     /// The ring has no packet up to the end of the requested window.
     Gone(Empty),
@@ -101,7 +99,6 @@ pub struct TriggerOutcome {
     pub window_end_ns: Option<i64>,
 }
 
-/// Makes a queue of commands: its sender and its receiver.
 pub(crate) fn commands() -> (SyncSender<AnalyzerCommand>, Receiver<AnalyzerCommand>) {
     sync_channel(WAITING_MAX)
 }

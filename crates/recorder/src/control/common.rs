@@ -27,7 +27,6 @@ use crate::{
     timeline::{TriggerLog, peaks::PeakCache},
 };
 
-/// The shared state.
 #[derive(Debug)]
 pub(crate) struct RecorderShared {
     pub(crate) ring: Ring,
@@ -38,7 +37,6 @@ pub(crate) struct RecorderShared {
     pub(crate) control: Arc<StopControl>,
     pub(crate) counters: AnalyzerCounters,
     pub(crate) costs: DumpCosts,
-    /// The counters of each shard.
     pub(crate) shards: Mutex<Vec<Arc<ShardCounters>>>,
     /// How packets are divided among the readers of shards; empty if the analyzer analyzes all
     /// packets.
@@ -49,19 +47,14 @@ pub(crate) struct RecorderShared {
     pub(crate) flows: Mutex<Vec<Arc<FlowCounters>>>,
     pub(crate) log: DumpLog,
     pub(crate) pins: Pins,
-    /// The index of the ring's buckets, which queries use.
     pub(crate) index: Arc<BucketIndex>,
-    /// The outcomes of hits, by rule.
     pub(crate) outcomes: Outcomes,
     /// Live: ages of trigger packets when their dumps opened; written by the dumper.
     pub(crate) trigger_ages: Durations,
-    /// The counters of alerts.
     pub(crate) alerts: AlertCounters,
     /// The trigger times of the last dumps.
     pub(crate) triggers: TriggerLog,
-    /// The peaks of the ring's buckets, for timelines.
     pub(crate) peaks: PeakCache,
-    /// Whether inserters, analyzers and the dumper make progress.
     pub(crate) pulses: ThreadPulses,
 }
 
@@ -105,8 +98,7 @@ impl RecorderShared {
         times
     }
 
-    /// The stamp of a ring time, as the system's clock showed it then. From files, returns the ring
-    /// time, because the clocks of files are not the system's.
+    /// The stamp of a ring time by the system's clock; from files, the ring time itself.
     pub(crate) fn stamp_ns(&self, ring_ns: i64) -> i64 {
         if self.is_live() {
             self.clock.stamp_ns(ring_ns)
@@ -115,9 +107,8 @@ impl RecorderShared {
         }
     }
 
-    /// The dumper opens a dump for a packet of this producer and time: records the age of the
-    /// packet. The ages of packets with stamps of another clock, and of packets of files, are not
-    /// recorded.
+    /// Records the age of the packet for which the dumper opens a dump. Ages from files, or by
+    /// stamps of another clock, are not recorded.
     pub(crate) fn record_age(&self, producer: usize, trigger_ns: i64) {
         if self.is_live() && self.intake.promises().get(producer) != Some(&false) {
             let age_ns = self.clock.now().ring_ns.saturating_sub(trigger_ns);

@@ -1,8 +1,7 @@
 //! The distribution of durations, in fixed memory.
 //!
-//! There are eight steps to a power of two: [`Durations::quantile`] never returns less than the
-//! recorded value, and at most an eighth more. The 496 counters, 3,968 bytes, represent any number
-//! of nanoseconds, so nothing is cut off at either end.
+//! With eight steps to a power of two, a quantile is at most an eighth too large, and not too
+//! small. The 496 counters, 3,968 bytes, represent any number of nanoseconds.
 
 use std::{
     array,
@@ -41,17 +40,16 @@ impl Durations {
     /// Records that `packets` packets took `ns` each. Only one thread at a time may call this.
     pub(crate) fn record(&self, ns: u64, packets: u64) {
         let count = &self.counts[index(ns)];
-        // Relaxed: independent numbers. Only one thread at a time writes, so no locked instruction
-        // is needed.
+        // Relaxed load and store: only one thread at a time writes.
         count.store(count.load(Relaxed).saturating_add(packets), Relaxed);
         let sum_ns = self.sum_ns.load(Relaxed);
         let more_ns = ns.saturating_mul(packets);
         self.sum_ns.store(sum_ns.saturating_add(more_ns), Relaxed);
     }
 
-    /// For each bound, ns, the number of packets that took less than this bound and not less than
-    /// the previous bound. The comparison uses the largest duration of the packet's counter
-    /// ([`last_of`]). The last bound must be `u64::MAX`. Also the sum of all durations, ns.
+    /// The number of packets in each class, by its upper bound, ns; and the sum of all durations,
+    /// ns. The last bound must be `u64::MAX`. A packet counts with the largest duration of its
+    /// counter ([`last_of`]).
     pub(crate) fn histogram_of<const N: usize>(&self, below_ns: &[u64; N]) -> ([u64; N], u64) {
         let mut packets = [0; N];
         for (at, count) in self.counts.iter().enumerate() {
@@ -62,9 +60,9 @@ impl Durations {
     }
 
     /// The duration, ns, that this part of all packets (0 to 1) does not exceed. `None`: no
-    /// packets. Durations recorded meanwhile may or may not be included.
+    /// packets.
     pub(crate) fn quantile(&self, part: f64) -> Option<u64> {
-        // Relaxed, as for the writes. Computed from one copy, so that the sum and the counts agree.
+        // One copy, so that the sum and the counts agree.
         let counts: [u64; COUNTERS] = array::from_fn(|at| self.counts[at].load(Relaxed));
         let all = counts.iter().map(|count| *count as f64).sum::<f64>();
         let mut below = 0.0;
@@ -97,8 +95,8 @@ fn last_of(index: usize) -> u64 {
     first + ((1 << shift) - 1)
 }
 
-/// The processing times of packets. Only one in [`SAMPLING`] calls of [`Self::time`] that analyze
-/// packets is timed, because reading the clock takes time too.
+/// The processing times of packets. Only a sample is timed, because reading the clock takes time
+/// too.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessingTimes {
     durations: Durations,
@@ -109,8 +107,8 @@ pub(crate) struct ProcessingTimes {
 const SAMPLING: u64 = 8;
 
 impl ProcessingTimes {
-    /// Runs `look`, which analyzes packets. Returns what `look` returns: the number of analyzed
-    /// packets. Only one thread at a time may call this.
+    /// Runs `look`, which analyzes packets and returns their number. Only one thread at a time may
+    /// call this.
     pub(crate) fn time(&self, clock: &RingClock, look: impl FnOnce() -> usize) -> usize {
         // Relaxed: only one thread at a time uses the number.
         let turn = self.turn.load(Relaxed);
@@ -178,7 +176,6 @@ pub struct AgeHistogram {
 }
 
 impl AgeHistogram {
-    /// The distribution of ages up to now.
     pub(crate) fn of(ages: &Durations) -> Self {
         let (dumps, sum_ns) = ages.histogram_of(&Self::BELOW_NS);
         Self { dumps, sum_ns }
@@ -210,8 +207,8 @@ mod tests {
 
     const PARTS: [f64; 7] = [0.0, 0.001, 0.5, 0.9, 0.99, 0.9999, 1.0];
 
-    /// Checks that each quantile is at least the exact quantile of the sorted samples, and at most
-    /// an eighth more. A sample is a duration, ns, and a number of packets.
+    /// Checks that each quantile is at least the exact quantile of the samples, and at most an
+    /// eighth more. A sample is a duration, ns, and a number of packets.
     fn check(samples: &mut [(u64, u64)], what: &str) {
         let durations = Durations::default();
         samples
@@ -271,7 +268,6 @@ mod tests {
         assert!(durations.quantile(0.5).unwrap() < 113, "no count wraps");
     }
 
-    /// A thread that is idle seven times between two bursts must still time one in eight bursts.
     #[test]
     fn idle_calls_use_up_no_turn() {
         let times = ProcessingTimes::default();

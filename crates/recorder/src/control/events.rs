@@ -1,7 +1,6 @@
 //! Events of a recorder: a feed of the last events, each with a number. A listener that is too slow
-//! learns how many events it missed. A sender never waits for listeners, with two exceptions. The
-//! analyzer waits briefly for a listener that writes events to a file. A sender that wakes a
-//! listener takes a mutex that the listener also takes, for example to go to sleep.
+//! learns how many events it missed. Senders do not wait for slow listeners, except the analyzer,
+//! briefly, for a listener that writes events to a file.
 
 use std::{
     net::SocketAddr,
@@ -31,16 +30,14 @@ use crate::{
     dump::{log::DumpCounts, post::PostResult, report::DumpReport, store::DeletedDump},
 };
 
-/// Number of events that the feed keeps. A slow listener learns only how many older events it
-/// missed.
+/// Number of events that the feed keeps.
 const KEPT: usize = 1024;
 /// Maximum number of checks, at intervals of [`PATIENCE_LOOK`], whether the listener that writes to
-/// a file has made room. Then the analyzer overwrites the oldest event.
+/// a file has made room.
 const PATIENCE_LOOKS: u32 = 20;
 const PATIENCE_LOOK: Duration = Duration::from_micros(500);
 
-/// An event of a running recorder. A listener gets events in the order in which threads sent the
-/// events.
+/// An event of a running recorder.
 #[derive(Debug, Clone)]
 pub enum RecorderEvent {
     /// A hit started a dump.
@@ -67,7 +64,7 @@ pub enum RecorderEvent {
     Posted(PostResult),
     /// A sentence for the user.
     Notice(String),
-    /// The outcome of an IDS alert: it has a dump, it was refused, or its dump has no packet.
+    /// The outcome of an IDS alert.
     Alert(AlertNews),
     /// An answer with packets, or a dump's file, was given to a client, perhaps only in part.
     Exported(Export),
@@ -147,8 +144,7 @@ impl Export {
     }
 }
 
-/// Missed events of each kind. Only the events are lost: [`crate::RecorderSummary`] lists the last
-/// 10,000 finished dumps, and counts the dumps that finished before.
+/// Missed events of each kind. [`crate::RecorderSummary`] still lists or counts the finished dumps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Missed {
     /// Dumps that were started.
@@ -243,8 +239,7 @@ pub(crate) struct EventLog {
 #[derive(Debug, Clone)]
 pub(crate) struct Events(Arc<LogGuard>);
 
-/// All clones of an [`Events`] share one guard. When the last clone is dropped, the guard closes
-/// the log.
+/// Closes the log when the last clone of [`Events`] is dropped.
 #[derive(Debug)]
 struct LogGuard(Arc<EventLog>);
 
@@ -263,7 +258,6 @@ pub struct Subscription {
 }
 
 impl Events {
-    /// Makes a log, and its first sender.
     pub(crate) fn new() -> Self {
         Self(Arc::new(LogGuard(Arc::new(EventLog {
             feed: Feed::new(KEPT),
@@ -321,16 +315,15 @@ impl StoreListener for Events {
 }
 
 impl EventLog {
-    /// Sends an event without waiting until listeners read the event. A caller that has only the
-    /// log and no [`Events`] may call this even after the log was closed.
+    /// As [`Events::tell`], also for callers without an [`Events`], even after the log was closed.
     pub(crate) fn tell(&self, event: RecorderEvent) {
         let unread = self.feed.push(Arc::new(event));
         self.wake(unread);
     }
 
     /// Wakes sleeping listeners. Either this function sees the sleeper, or the sleeper sees the
-    /// event: one fence precedes the other. The holding listener may be waiting for flows; it is
-    /// woken when `unread` reaches half of the feed.
+    /// event: one fence precedes the other. At half a feed of `unread` events, also wakes the
+    /// holding listener, which may wait for flows.
     fn wake(&self, unread: u64) {
         if unread == KEPT as u64 / 2 {
             lock(&self.holder).wake();
@@ -365,9 +358,8 @@ impl Subscription {
     }
 
     /// Makes the analyzer wait for this listener, up to about 10 ms an event, before it overwrites
-    /// events that the listener has not read; other senders overwrite. This is for a listener that
-    /// writes events to a file. If the listener waits for flows, it is woken when half of the kept
-    /// events are unread. Returns `false` if the analyzer waits for another listener.
+    /// unread events. `flows` wakes the listener when half of the kept events are unread. Returns
+    /// `false` if another listener holds the feed.
     pub fn hold(&mut self, flows: FlowWaker) -> bool {
         let holds = self.log.feed.hold(&mut self.cursor);
         if holds {
@@ -504,8 +496,8 @@ mod tests {
         }
     }
 
-    /// The analyzer waits for the holding listener while the listener reads. If the listener does
-    /// not read, the analyzer overwrites events, and notes where it waited in vain.
+    /// If the listener does not read, the analyzer overwrites events, and notes where it waited in
+    /// vain.
     #[test]
     fn the_analyzer_waits_for_who_writes_news_to_a_file() {
         let events = Events::new();
@@ -546,8 +538,6 @@ mod tests {
         );
     }
 
-    /// A holding listener waits for flows, and no flow ends. The listener must be woken when half
-    /// of the kept events are unread.
     #[test]
     fn who_writes_news_to_a_file_is_woken_when_half_of_them_are_unread() {
         let events = Events::new();
@@ -565,7 +555,7 @@ mod tests {
             assert!(flows.try_recv().is_err(), "it may sleep on");
             tell(half);
             assert!(flows.try_recv().expect("it was woken").is_empty());
-            // One wake-up is enough, and the sender does not wait for a reaction.
+            // One wake-up is enough.
             (0..half).for_each(tell);
             assert!(flows.try_recv().is_err());
             assert_eq!(taken(&mut listener).len(), KEPT, "nothing was overwritten");

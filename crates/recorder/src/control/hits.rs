@@ -24,9 +24,7 @@ pub enum Reason {
     Unfilled,
     /// The one dump of `--single`, or of a rule with `single`, started before the hit could act.
     Single,
-    /// Live: the hit arrived while the queue to the director was full, and was only counted. It was
-    /// between other hits of its rule and expression, there were too many pairs of rule and
-    /// expression, or its expression could not be filled in.
+    /// Live: the hit arrived while the queue to the director was full, and was only counted.
     QueueFull,
 }
 
@@ -43,7 +41,7 @@ impl Reason {
         Self::QueueFull,
     ];
 
-    /// The word that files and `--json` use; for a limit, its key in the configuration.
+    /// The word that files and `--json` use.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -122,7 +120,7 @@ impl Serialize for Suppressions {
     }
 }
 
-/// Numbers of hits by outcome: `triggers` + `suppressed` are all hits that have an outcome.
+/// Numbers of hits by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HitCounts {
     /// Hits that started a dump.
@@ -137,7 +135,7 @@ pub(crate) struct Suppressed {
     /// Further hits of the rule, expression and window length in the window of the open dump.
     pub(crate) count: u64,
     /// The ring times, ns, of the hits in `count` that the director processed first, at most
-    /// [`SUPPRESSED_LISTED`]. The director sorts the times when the window closes.
+    /// [`SUPPRESSED_LISTED`].
     pub(crate) times_ns: Vec<i64>,
     /// Other hits of the rule that started no dump, since the rule's previous dump.
     pub(crate) before: Suppressions,
@@ -152,7 +150,7 @@ impl Suppressed {
     }
 }
 
-/// Maximum number of hits whose times a sidecar lists; the sidecar counts all suppressed hits.
+/// Maximum number of hits whose times a sidecar lists.
 const SUPPRESSED_LISTED: usize = 1000;
 
 /// Why a hit that belongs to no open dump started no dump.

@@ -25,8 +25,8 @@ use std::sync::{
 
 pub(crate) use retroscope_dumpstore::time;
 
-/// Locks a mutex even if a thread panicked with the lock: a recorder that ends after the panic of a
-/// thread still reports its results.
+/// Locks a mutex, poisoned or not: after a panic of a thread, the recorder can still report its
+/// results.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -45,7 +45,6 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 pub(crate) struct AtomicCounters<const N: usize>([AtomicU64; N]);
 
 impl<const N: usize> AtomicCounters<N> {
-    /// Replaces all counters.
     pub(crate) fn store(&self, counts: [u64; N]) {
         for (counter, count) in self.0.iter().zip(counts) {
             counter.store(count, Relaxed);

@@ -1,9 +1,8 @@
 //! The outcomes of hits by rule, for long-term monitoring.
 //!
-//! Rules are added and removed, and there may be thousands. Up to [`SERIES_MAX`] names have
-//! separate counters; the other rules share one set. A removed rule keeps its counters until
-//! another rule needs their place. Counters never decrease, except for a name that lost its
-//! counters and was added again.
+//! There may be thousands of rules: up to [`SERIES_MAX`] names have separate counters, and the
+//! other rules share one set. A removed rule keeps its counters until another rule needs their
+//! place.
 
 use std::{
     collections::{BTreeMap, HashMap, btree_map::Entry},
@@ -40,8 +39,8 @@ pub struct RuleHits {
     pub bytes: u64,
 }
 
-/// The counters of a rule name, of manual triggers, or of several names together. Any thread may
-/// read the counters. No number is ordered with another.
+/// The counters of a rule name, of manual triggers, or of several names together. No number is
+/// ordered with another.
 #[derive(Debug, Default)]
 pub(crate) struct OutcomeCounters {
     triggers: AtomicU64,
@@ -106,7 +105,6 @@ impl RuleCounters {
         counters
     }
 
-    /// Adds a rule.
     pub(crate) fn add_rule(&mut self, outcomes: &Outcomes, number: usize) {
         if let Some(of_rule) = outcomes.of(number) {
             self.0.insert(number, of_rule);
@@ -118,7 +116,7 @@ impl RuleCounters {
         self.0.remove(&number);
     }
 
-    /// Notes the ring time of a hit on which the director acts.
+    /// Notes the ring time of a hit.
     pub(crate) fn note_hit(&self, rule: usize, time_ns: i64) {
         if let Some(counters) = self.0.get(&rule) {
             counters.last_hit_ns.fetch_max(time_ns, Relaxed);
@@ -132,7 +130,6 @@ impl RuleCounters {
         }
     }
 
-    /// Adds the bytes and finished dumps of a rule.
     pub(crate) fn add_cost(&self, rule: usize, cost: RuleSpending) {
         if let Some(counters) = self.0.get(&rule) {
             counters.add_cost(cost);
@@ -140,8 +137,8 @@ impl RuleCounters {
     }
 }
 
-/// Numbers of rules with `single` that have started their dump. The analyzer adds numbers. A thread
-/// that reads the table of rules takes the numbers, and disables these rules in the table.
+/// Numbers of rules with `single` that have started their dump, until the table of rules disables
+/// these rules.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FiredRules(Arc<Mutex<Vec<usize>>>);
 
@@ -155,7 +152,7 @@ impl FiredRules {
     }
 }
 
-/// The counters of all rules by name. Threads that change rules add and remove names.
+/// The counters of all rules by name.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
     pub(crate) fired: FiredRules,
@@ -174,7 +171,7 @@ struct Names {
     past: Vec<Arc<OutcomeCounters>>,
     /// The sum of counters that no longer change.
     closed: OutcomeCounters,
-    /// Name and counters by rule number. Numbers of installed rules are not reused.
+    /// Name and counters by rule number.
     by_number: HashMap<usize, (Arc<str>, Arc<OutcomeCounters>)>,
     removals: u64,
 }
@@ -187,8 +184,8 @@ struct Series {
 }
 
 impl Names {
-    /// Makes room for one more name, if any name was removed. Drops the name that was removed
-    /// first, and adds its counters to `closed` when no rule uses the counters any more.
+    /// Drops the name that was removed first, if any. Adds counters that no rule uses any more to
+    /// `closed`.
     fn drop_oldest(&mut self) {
         let removed = self.series.iter();
         let removed = removed.filter_map(|(name, series)| Some((series.removed?, name)));
@@ -233,7 +230,7 @@ impl Outcomes {
         names.by_number.insert(number, (name.into(), counters));
     }
 
-    /// Notes that the rule of this name was removed. The name keeps its counters.
+    /// Notes that the rule of this name was removed.
     pub(crate) fn remove_rule(&self, name: &str) {
         let names = &mut *lock(&self.names);
         names.removals += 1;
@@ -247,7 +244,6 @@ impl Outcomes {
         lock(&self.names).by_number.remove(&number);
     }
 
-    /// The counters of an added rule, for the analyzer.
     fn of(&self, number: usize) -> Option<Arc<OutcomeCounters>> {
         let names = lock(&self.names);
         let of_rule = names.by_number.get(&number);
@@ -288,8 +284,8 @@ impl Outcomes {
         all
     }
 
-    /// The latest ring time that [`RuleCounters::note_hit`] got for a hit of the rule with this
-    /// name, ns. `None`: no such hit, or the name has no separate counters.
+    /// The latest ring time that [`RuleCounters::note_hit`] got for this name, ns. `None`: no hit,
+    /// or no separate counters.
     pub(crate) fn last_hit_ns(&self, name: &str) -> Option<i64> {
         let names = lock(&self.names);
         let last_ns = names.series.get(name)?.counters.last_hit_ns.load(Relaxed);

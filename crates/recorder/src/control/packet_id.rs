@@ -6,8 +6,7 @@ use retroscope_ring::RegionInfo;
 use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-/// Bits of the record in the ID of a packet. The 16 bits above are the producer, combined with bits
-/// of the recording's UUID.
+/// Bits of the record in the ID of a packet.
 const RECORD_BITS: u32 = 48;
 
 /// Names a packet of a recording: `epb_packetid` in dumps and in the answers of queries. The upper
@@ -17,8 +16,7 @@ const RECORD_BITS: u32 = 48;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PacketId(pub u64);
 
-/// The UUID of a recording. The ID of a packet is valid together with this UUID, which is in the
-/// section header of each file with IDs.
+/// The UUID of a recording. The ID of a packet is valid together with this UUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Recording(u128);
 

@@ -1,6 +1,6 @@
 //! Pins: named time ranges that the ring keeps for a client. Pins are reservations: in mode
 //! `record` the ring may overwrite a reserved bucket, and the pin has *fallen*. A pin with a lease
-//! ends if its client does not renew the lease, for example because the client has crashed.
+//! ends if its client does not renew the lease.
 
 use std::{
     collections::BTreeMap,
@@ -17,18 +17,16 @@ use crate::{control::lock, start::handle::CommandError};
 /// Maximum number of pins at once.
 const PINS_MAX: usize = 64;
 
-/// All pins, by name. Any thread may change pins; the analyzer reports fallen ones.
+/// All pins, by name.
 #[derive(Debug)]
 pub(crate) struct Pins {
     by_name: Mutex<BTreeMap<String, Pinned>>,
     /// Names of pins whose lease has ended, until [`Self::take_ended`].
     ended: Mutex<Vec<String>>,
-    /// When the next lease may end, or has ended unreported, ns of the monotonic clock;
-    /// `i64::MAX`: there is no lease. It only avoids needless checks and is ordered with no other
-    /// access.
+    /// Until this time of the monotonic clock, ns, no check for ended leases is needed. Ordered
+    /// with no other access.
     next_end_ns: AtomicI64,
-    /// The ring's news counter at the last check for fallen pins. It only avoids needless checks
-    /// and is ordered with no other access.
+    /// The ring's news counter at the last check for fallen pins.
     seen: AtomicU64,
 }
 
@@ -38,8 +36,8 @@ struct Pinned {
     pin: Pin,
     /// The ranges of ring time that the reservations keep, ns.
     times: Vec<(i64, i64)>,
-    /// One reservation for each range of `times`: several, for example, if a clock was set within
-    /// the pin's range. Cleared when [`Pins::take_fallen`] reports that one of them has fallen.
+    /// One reservation for each range of `times`. Cleared when [`Pins::take_fallen`] reports the
+    /// pin.
     reservations: Vec<Reservation>,
     /// When the lease ends, ns of the monotonic clock; `None`: the pin has no lease.
     end_ns: Option<i64>,
@@ -79,11 +77,9 @@ pub struct Pin {
     pub from_ns: i64,
     /// Last stamp that the pin keeps, ns since the epoch; may be in the future.
     pub to_ns: i64,
-    /// Whether the ring needed buckets of the pin (`--set when-full=record`). Soon after that, the
-    /// pin keeps no bucket.
+    /// Whether the ring needed buckets of the pin (`--set when-full=record`).
     pub has_fallen: bool,
-    /// Packets in the pin's range that were overwritten before the pin was made. An upper bound,
-    /// except that the ring forgets buckets that were overwritten long ago.
+    /// Estimate of the packets in the pin's range that were overwritten before the pin was made.
     pub evicted_before: u64,
     /// Time until the pin ends, ns; `None`: the pin has no lease.
     pub lease_ns: Option<i64>,
@@ -101,9 +97,8 @@ impl Default for Pins {
 }
 
 impl Pins {
-    /// Pins a time range. Unless `is_new`, the new pin replaces an existing pin of this name; until
-    /// then, both time ranges are protected. If both pins have the same times and a lease, and the
-    /// old pin has not fallen, only the lease changes. `now_ns`: the monotonic clock.
+    /// Pins a time range. Unless `is_new`, renews or replaces an existing pin of this name.
+    /// `now_ns`: the monotonic clock.
     pub(crate) fn put(
         &self,
         ring: &Ring,
@@ -177,8 +172,8 @@ impl Pins {
         pins
     }
 
-    /// Ends the pins whose lease has ended. Returns messages about pins that have ended since the
-    /// last call. Cheap enough to be called often.
+    /// Removes the pins whose lease has ended. Returns messages about pins that have ended since
+    /// the last call. Cheap enough to be called often.
     pub(crate) fn take_ended(&self, now_ns: i64) -> Vec<String> {
         if self.next_end_ns.load(Ordering::Relaxed) > now_ns {
             return Vec::new();
@@ -203,8 +198,8 @@ impl Pins {
         pins.values().map(|pinned| pinned.now(now_ns)).collect()
     }
 
-    /// First and last stamp, ns, of each range of which a pin keeps all stored packets in the ring,
-    /// at `now_ns` of the monotonic clock. The ranges may be wrong after a clock step.
+    /// First and last stamp, ns, of each pin in whose range the ring is known to have overwritten
+    /// nothing. The stamps may be wrong after a clock step.
     pub(crate) fn whole(&self, now_ns: i64) -> Vec<(i64, i64)> {
         let pins = self.current(now_ns);
         let whole = pins.values().filter(|pinned| pinned.is_whole());

@@ -21,7 +21,7 @@ pub(crate) struct Reach {
     pub(crate) limits: Vec<u64>,
     /// Producers that promise watermarks add no packet older than this, except late packets, ns.
     pub(crate) frontier_ns: i64,
-    /// By producer, whether it promises watermarks. Offline all producers do.
+    /// By producer, whether it promises watermarks; empty from files, where all do.
     promises: Vec<bool>,
 }
 
@@ -36,8 +36,7 @@ pub(crate) fn promised(ring: &Ring, promises: &[bool]) -> impl Iterator<Item = i
 
 impl Reach {
     /// Live: everything that is published. Reads watermarks before limits: a packet that is older
-    /// than the watermarks, and was in time, is then within the limits. `promises`: for each
-    /// producer, whether it promises watermarks.
+    /// than the watermarks, and was in time, is then within the limits.
     pub(crate) fn of_live(ring: &Ring, promises: &[bool]) -> Self {
         let watermarks = promised(ring, promises);
         Self {
@@ -56,7 +55,6 @@ impl Reach {
         }
     }
 
-    /// The first record of a producer that may not be read yet.
     pub(crate) fn limit(&self, producer: usize) -> u64 {
         self.limits.get(producer).copied().unwrap_or(0)
     }
@@ -81,7 +79,6 @@ impl Reach {
         }
     }
 
-    /// Whether the producer promises watermarks.
     pub(crate) fn is_promised(&self, producer: usize) -> bool {
         self.promises.get(producer).copied().unwrap_or(true)
     }
@@ -105,43 +102,37 @@ pub(crate) fn records_before(end: u64, info: &BucketInfo) -> u32 {
 pub(crate) struct AnalyzerReading {
     pub(crate) analyzed: u64,
     pub(crate) lapped: u64,
-    /// Packets that no rule saw, although a rule might have matched: lapped packets, and packets
-    /// that were not analyzed before the stop.
+    /// Packets that no rule saw because they were lapped, or not analyzed before the stop.
     pub(crate) unseen: u64,
     /// Dumps for which packets may have come too late. A verdict that was judged before does not
     /// report these packets.
     pub(crate) outdated: u64,
-    /// The outcomes of hits.
     pub(crate) hits: HitCounts,
     pub(crate) clock_steps: u64,
 }
 
-/// The reading ledger, and counters for other threads. The analyzer writes all fields unless a
-/// field says otherwise. Apart from the ledger, no number is ordered with another. Aligned to
-/// separate cache lines, because inserters read the neighbouring fields with each burst.
+/// The reading ledger, and counters for other threads. Apart from the ledger, no number is ordered
+/// with another. Aligned to separate cache lines, because inserters read the neighbouring fields
+/// with each burst.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct AnalyzerCounters {
-    /// Locked after each batch and each check of clocks, and by readers of the status.
     pub(crate) reading: Mutex<AnalyzerReading>,
     pub(crate) open_dumps: AtomicU64,
     /// Number of disabled trigger scripts and modules: the largest number of any shard.
     pub(crate) trigger_scripts_failed: AtomicU64,
-    /// Whether the dump script is disabled: 0 or 1. Written by each thread that calls the
-    /// script.
+    /// Whether the dump script is disabled: 0 or 1.
     pub(crate) dump_script_failed: AtomicU64,
     /// Dumps whose window the analyzer has closed.
     pub(crate) closed_dumps: AtomicU64,
     /// Dumps that the dumper has finished; written by the dumper.
     pub(crate) finished_dumps: AtomicU64,
-    /// Bytes that are encoded for dumps and not written yet, rounded up. Changed by the dumper and
-    /// by the threads that write dumps.
+    /// Bytes that are encoded for dumps and not written yet, rounded up.
     pub(crate) copied_bytes: Arc<AtomicUsize>,
 }
 
 impl AnalyzerCounters {
-    /// The reading ledger, all of one moment. A number of stored packets that is read afterwards
-    /// includes the ledger's packets, except packets that inserters are about to publish.
+    /// The reading ledger, all of one moment. Read the number of stored packets afterwards.
     pub(crate) fn reading(&self) -> AnalyzerReading {
         *lock(&self.reading)
     }
@@ -152,8 +143,7 @@ impl AnalyzerCounters {
         triggers + self.dump_script_failed.load(Ordering::Relaxed)
     }
 
-    /// Live: whether dumps are open or their files unfinished. Unfinished dumps may wait for packet
-    /// time and for the engines' counters.
+    /// Whether dumps are open or their files unfinished.
     pub(crate) fn are_dumps_unfinished(&self) -> bool {
         self.open_dumps.load(Ordering::Relaxed) > 0 || self.in_flight() > 0
     }
@@ -166,13 +156,10 @@ impl AnalyzerCounters {
     }
 }
 
-/// The costs of dumps by rule, and full dumps, on their way from the dumper to the director. Live,
-/// the director takes them at any time. From files, it takes them only after a round of the dumper
-/// that ends at the same packet in every run.
+/// The costs of dumps by rule, and full dumps, on their way from the dumper to the director.
 #[derive(Debug, Default)]
 pub(crate) struct DumpCosts {
-    /// Whether costs or full dumps are waiting. It orders no other access: the mutex protects the
-    /// data.
+    /// Set after each addition, so that [`Self::take`] need not lock an empty `waiting`.
     any: AtomicBool,
     waiting: Mutex<(BTreeMap<usize, RuleSpending>, Vec<FullDump>)>,
 }
@@ -191,7 +178,6 @@ pub(crate) struct RuleSpending {
 }
 
 impl DumpCosts {
-    /// Adds costs of a rule to the costs that were not taken yet.
     pub(crate) fn add(&self, rule: usize, bytes: u64, finished: u64) {
         let mut waiting = lock(&self.waiting);
         let sum = waiting.0.entry(rule).or_default();
@@ -218,7 +204,7 @@ impl DumpCosts {
 }
 
 /// Requests to stop, which the threads read. The flags order no other data, and are SeqCst for
-/// simplicity. Inserters and analyzers read a flag at most once a burst or chunk of packets.
+/// simplicity.
 #[derive(Debug, Default)]
 pub(crate) struct StopControl {
     stop: AtomicBool,
@@ -228,15 +214,13 @@ pub(crate) struct StopControl {
 }
 
 impl StopControl {
-    /// Stops the recording, for example because a recording from files has reached `-c` or
-    /// `--duration`, or because a thread panicked. Starts no time limit for work that takes minutes
-    /// ([`Self::is_urgent`]).
+    /// Stops the recording, without starting the time limit of [`Self::is_urgent`].
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
     }
 
-    /// Stops the recording because a client or a signal requests it, or because a live recording
-    /// ends by itself. Starts the time limit of [`Self::is_urgent`].
+    /// Stops the recording on request, or when a live recording ends by itself. Starts the time
+    /// limit of [`Self::is_urgent`].
     pub(crate) fn ask_to_stop(&self) {
         self.asked.get_or_init(Instant::now);
         self.stop();

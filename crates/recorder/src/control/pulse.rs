@@ -1,5 +1,4 @@
-//! Liveness of the threads of the data path. Each thread, except an inserter of files, increments a
-//! number with every turn of its loop, even without packets.
+//! Liveness of the threads of the data path, which count the turns of their loops.
 
 use std::sync::{
     Arc, Mutex, Weak,
@@ -10,14 +9,13 @@ use rustix::thread::gettid;
 
 use crate::control::lock;
 
-/// The turns of one thread. When all clones are dropped, the thread has ended, and no more turns
-/// are expected. The default is the pulse of a thread that is not listed.
+/// The turns of one thread, which is listed until all clones are dropped. The default is not
+/// listed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ThreadPulse(Arc<AtomicU64>);
 
 impl ThreadPulse {
-    /// Counts a turn: once a round of the loop, once a bucket, or once a chunk of packets (scripts
-    /// may be slow).
+    /// Counts a turn: a round of the loop, a bucket, or a chunk of packets.
     pub(crate) fn beat(&self) {
         // Relaxed: only the number is shared.
         self.0.fetch_add(1, Relaxed);

@@ -2,7 +2,7 @@
 
 use crate::Empty;
 
-/// The time range in the ring. Times are ring time, ns.
+/// The time range in the ring, ns of ring time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RingExtent {
     /// When the recording began.
@@ -49,8 +49,7 @@ mod tests {
         ] {
             assert_eq!(held.gone(90), before);
         }
-        // The ring has a packet from before the recording began, apparently stamped by another
-        // clock.
+        // A packet of another clock, from before the recording began.
         assert_eq!(held(Some(80), None).gone(90), None);
         // The link was silent: nothing was overwritten, and the ring is empty or has later packets.
         assert_eq!(held(None, None).gone(100), None);

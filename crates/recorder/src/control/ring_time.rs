@@ -1,13 +1,13 @@
 //! Ring time: what stamps would be if no clock was ever set.
 //!
 //! Records in the ring, windows, watermarks and losses have ring time. So a clock that is set by
-//! more than 100 ms usually neither ends nor prolongs a window, and makes no packet old. A stamp
-//! is ring time plus the *offset* of its clock: the sum of the steps of this clock. The ring keeps
-//! the offsets of its records ([`retroscope_ring::Step`]); files get stamps again.
+//! more than 100 ms usually neither ends nor prolongs a window. A stamp is ring time plus the
+//! *offset* of its clock: the sum of the steps of this clock. The ring keeps the offsets of its
+//! records ([`retroscope_ring::Step`]).
 //!
 //! A step of the system's clock shows as a difference to the monotonic clock, which cannot be set;
-//! both are slewed alike (clock_gettime(2)). In stamps of files and of other machines' clocks,
-//! steps are detected from the stamps alone (`intake/inserter/sequence.rs`).
+//! both are slewed alike (clock_gettime(2)). In stamps of other clocks, steps are detected from the
+//! stamps alone (`intake/inserter/sequence.rs`).
 
 use std::sync::{
     Arc, Mutex,
@@ -36,8 +36,8 @@ pub(crate) struct Moment {
     pub(crate) offset_ns: i64,
 }
 
-/// The system's clock as ring time, shared by all threads. It also has the list of steps of all
-/// clocks. Aligned to separate cache lines, because it is read with each burst.
+/// The system's clock as ring time, and recent steps of all clocks. Aligned to separate cache
+/// lines, because it is read with each burst.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct RingClock {
@@ -46,8 +46,7 @@ pub(crate) struct RingClock {
     start_ns: i64,
     /// Sum of the steps since the start, ns. Written under the mutex.
     offset_ns: AtomicI64,
-    /// Monotonic time up to which all steps were detected, ns. At most a millisecond earlier than
-    /// the last check that read both clocks at one moment.
+    /// Monotonic time up to which all steps were detected, ns.
     looked_mono_ns: AtomicI64,
     /// Monotonic time at which the last step was found, ns. Written under the mutex.
     stepped_mono_ns: AtomicI64,
@@ -83,7 +82,6 @@ impl RingClock {
         }
     }
 
-    /// The monotonic clock, ns.
     pub(crate) fn mono_ns(&self) -> i64 {
         self.clock.mono_ns()
     }
@@ -103,9 +101,8 @@ impl RingClock {
         self.moment(self.clock.now())
     }
 
-    /// As [`Self::now`], if the calling thread has read the monotonic clock before, at `before_ns`.
-    /// If that was at most a millisecond ago, as between the bursts of a busy link, this saves one
-    /// reading.
+    /// As [`Self::now`], if the calling thread has read the monotonic clock at `before_ns`. If that
+    /// was at most a millisecond ago, this saves one reading.
     pub(crate) fn now_since(&self, before_ns: i64) -> Moment {
         self.moment(self.clock.now_since(before_ns))
     }
@@ -141,7 +138,7 @@ impl RingClock {
     }
 
     /// Adds a step to the offset and to the list, unless another thread has already added the step.
-    /// Returns the new offset.
+    /// Returns the offset.
     fn step(&self, now: Now) -> i64 {
         let mut steps = lock(&self.steps);
         let before_ns = self.offset_ns.load(Relaxed);
@@ -176,8 +173,8 @@ impl RingClock {
     }
 
     /// The ranges of ring time, past and future, in which the system's clock shows stamps within a
-    /// closed interval. There is usually no range for stamps that a step left out, and several
-    /// ranges for stamps that were repeated after a step back.
+    /// closed interval. Several ranges if a step back repeated stamps; usually no range if a step
+    /// left the stamps out.
     pub(crate) fn ring_times(&self, (from_ns, to_ns): (i64, i64)) -> Vec<(i64, i64)> {
         let steps = lock(&self.steps);
         let mut own = Vec::new();
@@ -196,7 +193,7 @@ impl RingClock {
         times.filter(|(from_ns, to_ns)| from_ns <= to_ns).collect()
     }
 
-    /// The stamp that the system's clock showed at this ring time, ns.
+    /// The stamp of the system's clock at this ring time, ns.
     pub(crate) fn stamp_ns(&self, ring_ns: i64) -> i64 {
         let steps = lock(&self.steps);
         let own = steps

@@ -1,9 +1,8 @@
 //! The scan of the past for a new rule: the state that the threads share.
 //!
 //! Each shard tries a new rule from some record of each producer on, and notes these records when
-//! it applies the change. The scan (`start/rule_scan.rs`) tries the records before. So each packet
-//! is tried at most once, by a shard or by the scan. Until the scan has ended, hits of the rule
-//! that shards find wait in the analyzer, because the hits of the scan are usually older.
+//! it applies the change. The scan tries the records before, so each packet is tried at most once.
+//! Until the scan has ended, hits of the rule that shards find wait in the analyzer.
 
 use std::{
     sync::{Arc, Condvar, Mutex},
@@ -12,7 +11,6 @@ use std::{
 
 use crate::{QueryReport, control::lock};
 
-/// A scan of the past for a new rule.
 #[derive(Debug)]
 pub(crate) struct RuleScan {
     progress: Mutex<ScanProgress>,
@@ -24,7 +22,7 @@ struct ScanProgress {
     /// Number of the rule; `None`: the analyzer does not have the rule yet.
     rule: Option<usize>,
     /// By shard, once the shard has the rule: for each producer, the first record that the shard
-    /// tries. A producer without an entry had no analyzed packet before.
+    /// tries.
     starts: Vec<Option<Vec<u64>>>,
     /// Whether the shard of a packet depends on the packet, not on its producer.
     is_divided: bool,
@@ -36,8 +34,7 @@ struct ScanProgress {
 pub struct RuleScanStatus {
     /// The time before the rule that the scan tries.
     pub past: Duration,
-    /// `None`: the scan runs. Otherwise whether the scan reached its end. `report` names packets
-    /// that the ring overwrote meanwhile.
+    /// `None`: the scan runs. Otherwise whether the scan reached its end.
     pub is_whole: Option<bool>,
     /// Packets that the scan found to match.
     pub hits: u64,
@@ -74,7 +71,7 @@ impl ScanBounds {
         start.is_some_and(|start| record < *start)
     }
 
-    /// Whether the scan must end now: the time limit has passed, or the scan was stopped.
+    /// Whether the time limit of the scan has passed, or the scan has ended.
     pub(crate) fn are_over(&self, mono_ns: i64) -> bool {
         mono_ns >= self.end_ns || self.scan.is_over()
     }
@@ -133,7 +130,6 @@ impl RuleScan {
         lock(&self.progress).status.is_whole.is_some()
     }
 
-    /// Number of the rule; `None`: the analyzer does not have the rule.
     pub(crate) fn rule(&self) -> Option<usize> {
         lock(&self.progress).rule
     }
@@ -155,7 +151,7 @@ impl RuleScan {
     }
 
     /// Waits until all shards have the rule. `end_ns`: latest end of the scan, monotonic clock.
-    /// `None`: the shards take longer than `wait`, or the scan was stopped.
+    /// `None`: the shards take longer than `wait`, or the scan has ended.
     pub(crate) fn bounds(self: &Arc<Self>, wait: Duration, end_ns: i64) -> Option<ScanBounds> {
         let is_waiting = |progress: &mut ScanProgress| {
             progress.status.is_whole.is_none() && progress.starts.contains(&None)

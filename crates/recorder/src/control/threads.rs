@@ -1,5 +1,4 @@
-//! For each thread of a live data path: its processor time, and the packets that the thread stored
-//! or that were analyzed in its shard.
+//! Processor time and packets of each thread of a live data path.
 
 use std::{
     fs,
@@ -42,12 +41,11 @@ pub struct AnalysisLedger {
     /// Stored packets that are neither analyzed nor counted as missed yet.
     pub unread: u64,
     /// The longest time between two readings of the clock while packets of the shard were analyzed.
-    /// A slow call of a script shows here.
     pub longest: Duration,
 }
 
-/// The counters of a shard. Aligned to separate cache lines, because the thread that runs the shard
-/// writes `analyzed` once a burst.
+/// The counters of a shard. Aligned to separate cache lines, because the shard's thread writes
+/// often.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct ShardCounters {
@@ -60,7 +58,7 @@ pub(crate) struct ShardCounters {
     /// them, as far as known.
     pub(crate) missed: AtomicU64,
     /// The longest time between two readings of the clock while packets were analyzed, since
-    /// [`Self::take_longest_ns`], ns. If packets are slow, the clock is soon read more often.
+    /// [`Self::take_longest_ns`], ns.
     pub(crate) longest_ns: AtomicI64,
     /// The largest result of [`Self::take_longest_ns`] until now, ns.
     longest_before_ns: AtomicI64,
@@ -84,8 +82,7 @@ pub(crate) struct DividedAnalysis {
 }
 
 impl RecorderShared {
-    /// The running threads of the data path. From files the list is empty. `reading`: the reading
-    /// ledger of the recorder.
+    /// The running threads of a live data path; empty from files.
     pub(crate) fn threads(&self, reading: &AnalyzerReading) -> Vec<ThreadStatus> {
         if !self.is_live() {
             return Vec::new();
@@ -141,7 +138,7 @@ impl RecorderShared {
 
 impl AnalysisLedger {
     /// `stored` may be less than the analyzed packets: an inserter may analyze packets just before
-    /// it publishes these packets.
+    /// publishing.
     fn new((analyzed, missed): (u64, u64), stored: u64, counters: &ShardCounters) -> Self {
         let longest_ns = counters.longest_ns.load(Relaxed);
         let longest_ns = longest_ns.max(counters.longest_before_ns.load(Relaxed));

@@ -1,10 +1,6 @@
-//! Threads without capabilities, whatever capabilities the recorder's caller has kept:
-//! capabilities(7).
-//!
-//! A thread that writes dumps may need a capability, as root does for another user's directory.
-//! Live, the dumper's thread keeps its capabilities too, although it tries dump filters on packets.
-//! The threads that receive packets, try triggers or make machine code usually need no capability:
-//! their sources are open, and they write nothing.
+//! Threads without capabilities (capabilities(7)). Threads that parse packets usually need no
+//! capability, because their sources are open. A thread that writes dumps may need a capability, as
+//! root does for another user's directory.
 
 use std::{
     io,
@@ -15,7 +11,7 @@ use std::{
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 /// Runs `start` on a thread without capabilities, and waits for the result. Threads that `start`
-/// creates have no capabilities either, and regain none without execve(2).
+/// creates have no capabilities either.
 ///
 /// # Errors
 /// The system's error if it starts no thread, or does not drop the capabilities.
