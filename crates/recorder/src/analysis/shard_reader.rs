@@ -573,8 +573,8 @@ impl RingReader for ShardReader {
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
-    /// Analyzes available packets, live at most [`BATCHES`] batches. Returns `false` if there were
-    /// no records.
+    /// Analyzes available packets, live at most [`BATCHES`] batches. Returns `false` if it read no
+    /// records.
     fn step(&mut self) -> bool {
         let pulse = self.pulse.clone();
         self.step_while(&pulse, &mut |_| true)

@@ -49,7 +49,7 @@ pub(crate) struct ShardSlot {
     /// Files: findings of a reader for the analyzer.
     found: Mutex<FileFindings>,
     moved: Condvar,
-    /// Live, with a reader: watermark of the packets that the reader has analyzed, ns of ring time.
+    /// Live, with a reader: watermark of the packets that the reader has passed, ns of ring time.
     pub(crate) promised_ns: AtomicI64,
     pub(crate) counters: Arc<ShardCounters>,
     /// Packets that the reader did not analyze, until the analyzer takes these gaps.

@@ -52,7 +52,6 @@ pub(crate) enum AnalyzerCommand {
         is_last: bool,
         reply: SyncSender<(u64, bool)>,
     },
-    /// Alerts of an IDS that have arrived.
     Alerts(Vec<Arc<Alert>>),
     /// Changes the rules. In each shard, all changes apply from the same packet on.
     Rules {

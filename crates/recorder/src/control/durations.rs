@@ -127,7 +127,6 @@ impl ProcessingTimes {
         packets
     }
 
-    /// The distribution recorded until now.
     pub(crate) fn histogram(&self) -> ProcessingHistogram {
         let (packets, sum_ns) = (self.durations).histogram_of(&ProcessingHistogram::BELOW_NS);
         ProcessingHistogram {

@@ -111,7 +111,6 @@ impl RuleCounters {
         }
     }
 
-    /// Stops counting for the rule.
     pub(crate) fn remove_rule(&mut self, number: usize) {
         self.0.remove(&number);
     }

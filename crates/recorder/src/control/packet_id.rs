@@ -11,8 +11,7 @@ const RECORD_BITS: u32 = 48;
 
 /// Names a packet of a recording: `epb_packetid` in dumps and in the answers of queries. The upper
 /// 16 bits are the producer, combined with bits of the recording's UUID: a query notices most IDs
-/// of other recordings. The lower 48 bits are the number of the record. IDs of one producer are in
-/// the order in which packets were stored.
+/// of other recordings. The lower 48 bits are the number of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PacketId(pub u64);
 

@@ -21,7 +21,7 @@ pub(crate) struct Reach {
     pub(crate) limits: Vec<u64>,
     /// Producers that promise watermarks add no packet older than this, except late packets, ns.
     pub(crate) frontier_ns: i64,
-    /// By producer, whether it promises watermarks; empty from files, where all do.
+    /// By producer, whether it promises watermarks; empty from files.
     promises: Vec<bool>,
 }
 

@@ -35,7 +35,6 @@ struct ListedThread {
 }
 
 impl ThreadPulses {
-    /// Makes the pulse of a thread.
     pub(crate) fn of(&self, thread: impl Into<String>) -> ThreadPulse {
         let turns = Arc::default();
         lock(&self.0).push(ListedThread {

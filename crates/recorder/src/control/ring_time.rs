@@ -86,7 +86,6 @@ impl RingClock {
         self.clock.mono_ns()
     }
 
-    /// The underlying clocks.
     pub(crate) fn clock(&self) -> &dyn Clock {
         self.clock.as_ref()
     }
@@ -96,7 +95,7 @@ impl RingClock {
         Arc::clone(&self.clock)
     }
 
-    /// Reads the clocks, and detects a step. Any thread may call this, but not for each packet.
+    /// Reads the clocks, and detects a step. Not for each packet.
     pub(crate) fn now(&self) -> Moment {
         self.moment(self.clock.now())
     }
@@ -223,7 +222,6 @@ impl RingClock {
         within.map(|step| step.text.clone()).collect()
     }
 
-    /// Texts of steps that were not reported yet.
     pub(crate) fn take_unreported_steps(&self) -> Vec<String> {
         let mut steps = lock(&self.steps);
         let unreported = steps.iter_mut().filter(|step| !step.is_told);
