@@ -44,8 +44,8 @@ pub struct TriggerRequest {
     /// For a rule: maximum number of dumps started in any minute, in addition to the shared limit;
     /// 0 or `None`: no limit.
     pub dumps_per_minute: Option<u64>,
-    /// For a rule: number of bytes written by its dumps in an hour, from which on it starts no
-    /// dump; 0 or `None`: no limit.
+    /// For a rule: number of bytes written by its dumps in an hour, from which on the rule starts
+    /// no dump; 0 or `None`: no limit.
     pub bytes_per_hour: Option<u64>,
     /// For a rule: its first dump disables the rule.
     pub single: bool,
@@ -90,8 +90,8 @@ pub(crate) struct RuleLimits {
     pub(crate) dumps_max: u64,
     /// Maximum number of dumps started in any minute; `u64::MAX`: no limit.
     pub(crate) dumps_per_minute: u64,
-    /// Number of bytes written by the rule's dumps in an hour, from which on it starts no dump;
-    /// `u64::MAX`: no limit.
+    /// Number of bytes written by the rule's dumps in an hour, from which on the rule starts no
+    /// dump; `u64::MAX`: no limit.
     pub(crate) bytes_per_hour: u64,
     /// The first dump disables the rule.
     pub(crate) is_single: bool,

@@ -28,7 +28,7 @@ use crate::{
     control::{lock, rule_scan::RuleScan},
 };
 
-/// Maximum number of rules that run directly as separate programs, without the rule set.
+/// Up to this number, rules may run directly even without a joined function.
 const FEW: usize = 4;
 /// Maximum number of rules that run as one function. For 16 rules of ports and hosts, one function
 /// is quicker than a rule set.
