@@ -90,8 +90,8 @@ pub(crate) struct RuleLimits {
     pub(crate) dumps_max: u64,
     /// Maximum number of dumps started in any minute; `u64::MAX`: no limit.
     pub(crate) dumps_per_minute: u64,
-    /// Number of bytes written by the rule's dumps in an hour, from which on the rule starts no
-    /// dump; `u64::MAX`: no limit.
+    /// Bytes written by the rule's dumps in an hour, from which on the rule starts no dump;
+    /// `u64::MAX`: no limit.
     pub(crate) bytes_per_hour: u64,
     /// The first dump disables the rule.
     pub(crate) is_single: bool,
