@@ -1,5 +1,4 @@
-//! A dump that reads the ring: the records that it has read, the packets that wait for their turn,
-//! and the losses.
+//! A dump that reads the ring: its window, waiting packets and losses.
 
 use std::{
     collections::BTreeMap,
@@ -40,66 +39,62 @@ use crate::{
     },
 };
 
-/// A dump before it becomes a [`DumpEnding`]: its window is open, or the dump still waits for its
-/// records, for room in its sink, or for loss counters.
+/// A dump before it becomes a [`DumpEnding`]: it reads the ring and gives packets to its sink.
 #[derive(Debug)]
 pub(super) struct ActiveDump {
     pub(super) order: DumpOrder,
     /// The alerts that belong to the dump.
     pub(super) alerted: DumpAlerts,
-    /// Marks the flows of the dump's packets as exempt from shedding; `None`: flows are not marked.
+    /// Marks the flows of the dump's packets as exempt from shedding. `None`: no marks.
     pub(super) marks: Option<Arc<Marks>>,
     /// End of the window, ns of ring time. If the dump is full: an earlier time.
     pub(super) end_ns: i64,
-    /// The dump's filter is being compiled, and the dump reads nothing before that is done.
+    /// While the dump's filter is being compiled, the dump reads nothing.
     pub(super) is_compiling: bool,
     /// The queue to the threads that write the dump's files.
     pub(super) sink: SinkQueue,
-    /// The interface that is described at the start of a pcapng file, before its first packet.
+    /// The interface that a pcapng file describes before its first packet.
     pub(super) interface: Option<u16>,
-    /// The packet that triggered the dump. `None`: a command or an alert triggered the dump,
-    /// without a packet.
+    /// The packet that triggered the dump. `None`: a command or an alert triggered the dump.
     pub(super) trigger_packet: Option<TriggerPacket>,
-    /// The dump's own reading position while it catches up. `None`: the dump follows
-    /// ([`Dumps`](super::dumps::Dumps)), or has read all its records.
+    /// The dump's own reading position while the dump catches up (see
+    /// [`Dumps`](super::dumps::Dumps)).
     pub(super) reading: Option<WindowReading>,
     /// Packets of this ring time, ns, and later may be missing among the waiting packets.
-    /// `i64::MAX`: the dump is full, or has left no record within reach unread.
+    /// `i64::MAX`: no needed record was skipped.
     pub(super) unread_ns: i64,
-    /// The latest ring time, ns, of a packet that the dump gave to the sink. A packet that is given
-    /// ahead of its turn counts with the time up to which the packets were in order.
+    /// Latest ring time, ns, of a packet that the sink got. A packet that was given ahead of its
+    /// turn counts as older.
     pub(super) reached_ns: i64,
     pub(super) waiting: Vec<WaitingPacket>,
     /// While the sink has room: no waiting packet has an older ring time, ns.
     pub(super) oldest_ns: i64,
     /// The value of [`Self::due_ns`] under which [`Dumps`](super::dumps::Dumps) lists the dump.
     pub(super) listed_ns: i64,
-    /// The sink had no room for the next packet. The dump reads no further meanwhile.
+    /// The sink had no room for the next packet.
     pub(super) is_stalled: bool,
     /// [`Dumps`](super::dumps::Dumps) lists the dump among those that changed.
     pub(super) is_changed: bool,
     /// Later fragments that wait for their first fragment.
     pub(super) kept: KeptFragments,
-    /// Packets of the window that were overwritten, or dropped for lack of room, before the sink
-    /// got them, also before the dump was opened.
+    /// Packets of the window that were lost before the sink got them: overwritten, or dropped for
+    /// lack of room.
     pub(super) lost: Evicted,
     /// Whether packets of the window were, or may have been, overwritten before the dump was
     /// opened.
     pub(super) is_start_lost: bool,
-    /// The loss since the dump was opened that the sink does not know yet, and the ring time at
-    /// which the loss begins, ns.
+    /// The loss since the dump was opened that the sink does not know yet, and the ring time, ns,
+    /// at which the loss begins.
     pub(super) gap: Option<(i64, PacketGap)>,
-    /// Packets of the shortened window that were found after the dump was full.
+    /// Packets of the window that were found after the dump had reached its limit.
     pub(super) late_after_full: u64,
     /// Packets and bytes that the dump gave to the sink.
     pub(super) taken: WrittenTotals,
     pub(super) per_interface: BTreeMap<u16, u64>,
-    /// Bytes that were reported to the director: captured bytes, and the overhead of a file for
-    /// each packet.
+    /// Bytes that were reported to the director: captured bytes, and an overhead for each packet.
     pub(super) reported_bytes: u64,
     pub(super) close: Option<CloseOrder>,
-    /// Live: the verdict waits until the loss counters cover the window, but no longer than to this
-    /// time of the monotonic clock, ns.
+    /// From this time of the monotonic clock, ns, the verdict does not wait for loss counters.
     pub(super) judge_by_ns: Option<i64>,
 }
 
@@ -112,7 +107,7 @@ pub(super) struct WaitingPacket {
 
 #[derive(Debug)]
 pub(super) enum Bytes {
-    /// The packet is still in its bucket, which stays held meanwhile.
+    /// The packet is still in its bucket, which stays held.
     Ring(Arc<BucketView>, u32),
     Copied(Box<[u8]>),
 }
@@ -170,8 +165,8 @@ pub(super) struct RecordLocation<'v> {
 }
 
 impl ActiveDump {
-    /// Number of records of a bucket that the dump may read: the records within reach and before
-    /// the dump's end. May exceed the records of the bucket.
+    /// Number of records of a bucket, from its first, that are within reach and before the dump's
+    /// end. May exceed the records of the bucket.
     pub(super) fn limit(&self, info: &BucketInfo, reach: &Reach) -> u32 {
         let end = records_before(self.end(info.producer), info);
         end.min(reach.limit_in(info))
@@ -198,7 +193,7 @@ impl ActiveDump {
         !self.is_compiling && self.has_room()
     }
 
-    /// Whether the dump still reads in this pass. If not, packets of `unread_ns` and later may stay
+    /// Whether the dump still reads in this pass. If not, packets from `unread_ns` on may stay
     /// unread.
     pub(super) fn reads_on(&mut self, unread_ns: i64) -> bool {
         if self.is_full() {
@@ -214,14 +209,13 @@ impl ActiveDump {
         is_reading
     }
 
-    /// Notes that packets of this ring time, ns, and later may stay unread. `i64::MAX`: the caller
-    /// does not know the time.
+    /// Notes that packets of this ring time, ns, and later may stay unread.
     pub(super) fn leave_unread(&mut self, from_ns: i64) {
         self.unread_ns = self.unread_ns.min(from_ns).min(i64::MAX - 1);
     }
 
-    /// The ring time of the oldest packet that waits to be written, ns. `i64::MAX`: no packet
-    /// waits, or the sink has no room.
+    /// Lower bound on the ring times of the packets to write, ns. `i64::MAX`: no packet waits, or
+    /// the sink has no room.
     pub(super) fn due_ns(&self) -> i64 {
         if self.waiting.is_empty() || !self.has_room() {
             i64::MAX
@@ -244,8 +238,8 @@ impl ActiveDump {
         (self.order.from_ns..=self.end_ns).contains(&time_ns)
     }
 
-    /// Adds a packet that the filter matches to the waiting packets, if the packet is in the window
-    /// and, for the dump of an alert, in the alert's scope. A full dump only counts the packet.
+    /// Adds a packet to the waiting packets, if it is in the window and, for the dump of an alert,
+    /// in the alert's scope. A full dump only counts the packet.
     pub(super) fn take(
         &mut self,
         packet: &Packet<'_>,
@@ -290,9 +284,9 @@ impl ActiveDump {
         }
     }
 
-    /// Runs the filter, with its state of fragments, on a packet, and adds the packet if the filter
-    /// matches. A first fragment [shortly before](DumpOrder::looks_from_ns) the window decides
-    /// about the later fragments in the window.
+    /// Runs the filter on a packet, and adds the packet if the filter matches. A first fragment
+    /// [shortly before](DumpOrder::looks_from_ns) the window can decide about later fragments in
+    /// the window.
     pub(super) fn ask(
         &mut self,
         packet: &Packet<'_>,
@@ -300,8 +294,8 @@ impl ActiveDump {
         interface: &RecordedInterface,
         names: &mut InterfaceCache,
     ) {
-        // A visit of a bucket for other dumps, or for other packets, also reads packets outside of
-        // this range. These packets must not change the state of this dump's filter.
+        // A visit for other dumps also reads packets outside of this range, which must not change
+        // the state of this dump's filter.
         if !(self.order.looks_from_ns()..=self.end_ns).contains(&packet.time_ns) {
             return;
         }
@@ -312,8 +306,7 @@ impl ActiveDump {
             Decision::Skip => {}
             Decision::Take => self.take(packet, found, interface),
             Decision::Maybe(fragment) => {
-                // The fragment may wait for a long time, so the dump copies it and does not hold
-                // its bucket.
+                // A copy: the fragment may wait for long, and must not hold its bucket.
                 let bytes = Bytes::Copied(packet.data.into());
                 let meta = self.meta(packet, found, interface);
                 self.kept.keep(fragment, WaitingPacket { meta, bytes });
@@ -324,7 +317,7 @@ impl ActiveDump {
         }
     }
 
-    /// Decides about the later fragments that waited for a first fragment, which has arrived.
+    /// Decides about the kept fragments of a datagram, whose first fragment has arrived.
     fn resolve(&mut self, fragment: FragmentKey, names: &mut InterfaceCache) {
         for kept in self.kept.take(fragment) {
             if let Some(interface) = names.interface(kept.meta.interface) {
@@ -338,10 +331,8 @@ impl ActiveDump {
         }
     }
 
-    /// Number of later fragments that may belong to the dump. Either the dump dropped the fragment
-    /// for lack of room, or the filter forgot first fragments. Or the fragment is within
-    /// [`DATAGRAM_NS`] of the window's start or end: its first fragment may be overwritten, or
-    /// after the window.
+    /// Number of later fragments that may belong to the dump: fragments that were dropped for lack
+    /// of room, and kept fragments whose first fragment the filter may have missed or forgotten.
     fn undecided_fragments(&self) -> u64 {
         let forgot_first = self.order.predicate.has_forgotten_fragments();
         let start_ns = self.order.from_ns.saturating_add(DATAGRAM_NS);
@@ -353,8 +344,8 @@ impl ActiveDump {
         self.kept.forgotten + self.kept.iter().filter(may_be).count() as u64
     }
 
-    /// If the dump has its own reading: counts the packets of buckets that were overwritten before
-    /// the dump had read the packets. Returns whether packets were, or may have been, lost.
+    /// Counts packets that were overwritten before the dump's own reading reached them. Returns
+    /// whether packets were, or may have been, lost.
     pub(super) fn ask_what_fell(&mut self) -> bool {
         let Some(reading) = &mut self.reading else {
             return false;
@@ -364,8 +355,8 @@ impl ActiveDump {
         !lost.is_none()
     }
 
-    /// Counts the unread packets of overwritten buckets as missing, if the packets are in the
-    /// window.
+    /// Counts the unread packets of overwritten buckets that are, or may be, in the window as
+    /// missing.
     pub(super) fn lose(&mut self, lost: &OverwrittenBuckets) {
         for (bucket, skip) in &lost.buckets {
             if self.end(bucket.producer) > bucket.first + u64::from(*skip) {
@@ -395,8 +386,7 @@ impl ActiveDump {
         self.miss(0, false, Some((self.order.from_ns, before_ns)));
     }
 
-    /// Counts packets of the window that the sink does not get: the ring has overwritten them or
-    /// needs their memory.
+    /// Counts packets of the window that the sink does not get.
     fn miss(&mut self, packets: u64, is_exact: bool, span_ns: Option<(i64, i64)>) {
         let lost = &mut self.lost;
         lost.packets += packets;
@@ -449,8 +439,7 @@ impl ActiveDump {
         true
     }
 
-    /// Counts packets as lost that the dumper drops: the sink has no room for the packets, and they
-    /// hold too much of the ring.
+    /// Counts packets as lost that the dumper drops to free their buckets.
     pub(super) fn let_go(&mut self, packets: &[WaitingPacket]) {
         let times = packets.iter().map(|packet| packet.meta.key.time_ns);
         if let Some(span_ns) = times.clone().min().zip(times.max()) {
@@ -464,12 +453,11 @@ impl ActiveDump {
         self.order.window.is_full(packets, bytes)
     }
 
-    /// The dump is full: drops all waiting packets, and forgets the lost packets if all of these
-    /// are known to be after `end_ns`.
+    /// Ends the window of a full dump at `end_ns`, and drops the waiting packets.
     pub(super) fn end_early(&mut self, end_ns: i64) {
         self.end_ns = end_ns;
         let lost = &mut self.lost;
-        // If the times are not known, the first lost packet may be older.
+        // If the count is not exact, a lost packet may be older.
         if lost.exact && lost.first_ns.is_some_and(|ns| ns > end_ns) {
             lost.packets = 0;
         }
@@ -482,9 +470,8 @@ impl ActiveDump {
         }
     }
 
-    /// Flushes the sink, so that readers of the file see the packets. Returns the packets that the
-    /// sink has got. If the sink has failed, returns the packets that are safely in the file. The
-    /// flag is the result of [`SinkQueue::flush`].
+    /// Flushes the sink. Returns what the sink was given, or, if it has failed, what is safely in
+    /// the file. The flag is the result of [`SinkQueue::flush`].
     pub(super) fn flush(&mut self) -> (WrittenTotals, bool) {
         let is_flushed = self.sink.flush();
         let fault = self.sink.fault.as_ref();
@@ -492,7 +479,7 @@ impl ActiveDump {
         (written, is_flushed)
     }
 
-    /// The counters of all interfaces that the files may describe.
+    /// The counters of the interfaces that the files may describe.
     pub(super) fn totals(
         &self,
         close: &CloseOrder,
@@ -534,7 +521,7 @@ impl ActiveDump {
         }
     }
 
-    /// Ends the reading: only the sink has work left. The ring may overwrite the window.
+    /// Ends the reading: only the sink has work left.
     pub(super) fn into_ending(
         mut self,
         close: CloseOrder,

@@ -1,5 +1,5 @@
-//! The files of a dump have the same packets in the same order, in whatever order the packets
-//! arrived. Only packets of one time and source keep their order of arrival.
+//! A dump's files do not depend on the order in which packets arrive, except for packets of one
+//! time and source.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -24,7 +24,6 @@ use crate::{
 
 const INTERFACES: u16 = 8;
 
-/// Two interfaces of each link type, from three sources.
 fn interface(id: u16) -> RecordedInterface {
     let link_types = [1, 101, 12, 228];
     RecordedInterface {
@@ -36,8 +35,8 @@ fn interface(id: u16) -> RecordedInterface {
     }
 }
 
-/// The files, by name, of a dump whose packets arrive in this order. Also returns the paths and
-/// interfaces of the files.
+/// The files, by name, of a dump whose packets arrive in this order, and a text with their paths
+/// and interfaces.
 fn dump(format: DumpFormat, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, String) {
     let disk = FakeDisk::default();
     let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), format);
@@ -88,7 +87,6 @@ fn dump(format: DumpFormat, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>
     (files.collect(), described)
 }
 
-/// Checks that each packet has the ID of its record.
 fn check_ids(files: &BTreeMap<String, Vec<u8>>) {
     let (_, file) = files.first_key_value().unwrap();
     let mut reader = CaptureReader::new(&file[..]).unwrap();
@@ -99,9 +97,8 @@ fn check_ids(files: &BTreeMap<String, Vec<u8>>) {
     }
 }
 
-/// Packets of several sources, interfaces and link types, many with equal times. They arrive once
-/// in order, and then five times in a random order that keeps the order of a source's packets of
-/// one time. The files must be the same.
+/// Packets of several sources, interfaces and link types, many with equal times, arrive in random
+/// orders. Packets of one source and time keep their order.
 #[test]
 fn the_order_of_arrival_changes_nothing() {
     let seed = 0xa441;

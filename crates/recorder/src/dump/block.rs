@@ -12,18 +12,17 @@ use super::direct::UNIT;
 use crate::control::lock;
 
 /// A block with at least this many bytes is handed over for writing. The block and a last packet of
-/// up to 64 KiB usually fit into one huge page. The disk gets that page as one piece, not 512.
-/// One direct write at a time then reaches 3.0 to 3.5 GB/s on a virtio disk instead of 2.0 to 2.4.
+/// up to 64 KiB usually fit into one huge page, which the disk gets as one piece. One direct write
+/// at a time then reaches 3.0 to 3.5 GB/s on a virtio disk instead of 2.0 to 2.4.
 pub(super) const BLOCK_BYTES: usize = LARGE_BYTES - 2 * UNIT - 64 * 1024;
 /// Bytes of a huge page.
 const LARGE_BYTES: usize = 2 << 20;
-/// Memory of more than this many bytes is in transparent huge pages, if the system gives them.
+/// Larger memory is in transparent huge pages, if the system gives them.
 const SMALL_BYTES_MAX: usize = 256 * 1024;
-/// Maximum number of spare blocks: more than the blocks that one dump can have in flight.
+/// Maximum number of spare blocks.
 const SPARE_MAX: usize = 16;
 
-/// Bytes of a file, aligned in memory as they are in the file, so that they can be written
-/// directly.
+/// Bytes of a file, aligned in memory as they are in the file, for direct writes.
 #[derive(Debug, Default)]
 pub(super) struct Block {
     memory: BlockMemory,
@@ -33,15 +32,14 @@ pub(super) struct Block {
     phase: usize,
 }
 
-/// Memory of a block.
 #[derive(Debug)]
 enum BlockMemory {
     Small(Vec<u8>),
     Large(LargeBuffer),
 }
 
-/// Huge pages of blocks that are no longer used, for the next blocks. A fresh huge page costs a
-/// page fault, in which the kernel clears 2 MiB.
+/// Memory of used blocks, for the next blocks. A fresh huge page costs a page fault, in which the
+/// kernel clears 2 MiB.
 #[derive(Debug, Default)]
 pub(super) struct SpareBlocks(Mutex<SpareBlocksState>);
 
@@ -59,7 +57,7 @@ impl Default for BlockMemory {
 }
 
 impl BlockMemory {
-    /// Memory with room for `bytes` bytes, wherever in a [`UNIT`] the first byte is.
+    /// Memory for `bytes` bytes at any offset within a [`UNIT`].
     fn new(bytes: usize) -> io::Result<Self> {
         let bytes = bytes.saturating_add(2 * UNIT);
         Ok(match bytes {
@@ -104,7 +102,7 @@ impl Block {
         self.memory.len() == LARGE_BYTES
     }
 
-    /// Empties the block, and prepares it for bytes that belong at this offset of the file.
+    /// Empties the block for bytes that belong at this offset of the file.
     pub(super) fn start(&mut self, offset: u64) {
         #[expect(clippy::cast_possible_truncation, reason = "below a unit")]
         let phase = (offset % UNIT as u64) as usize;
@@ -129,7 +127,6 @@ impl Block {
         self.place.len()
     }
 
-    /// Bytes that can still be added without more memory.
     fn room(&self) -> usize {
         self.memory.len() - self.place.end
     }
@@ -167,8 +164,8 @@ impl Write for Block {
 }
 
 impl SpareBlocks {
-    /// A block with [`LARGE_BYTES`] of memory; an empty block if the system has not enough memory.
-    /// The caller must [`start`](Block::start) the block: a reused block still has its old bytes.
+    /// A block with [`LARGE_BYTES`] of memory, or an empty block if the system refuses memory. The
+    /// caller must [`start`](Block::start) the block: a reused block still has its old bytes.
     pub(super) fn take(&self) -> Block {
         let mut state = lock(&self.0);
         let block = state.blocks.pop();
@@ -177,7 +174,6 @@ impl SpareBlocks {
         block.unwrap_or_else(|| Block::large().unwrap_or_default())
     }
 
-    /// Keeps a large block for reuse, if fewer than [`SPARE_MAX`] blocks are kept.
     pub(super) fn put(&self, block: Block) {
         let mut state = lock(&self.0);
         if state.blocks.len() < SPARE_MAX && block.is_large() {

@@ -1,4 +1,4 @@
-//! The captures of a dump while they are encoded: one file, or for pcap one for each link type.
+//! The encoders of a dump: one for each file. A pcap dump has one file for each link type.
 
 use std::{io, sync::Arc};
 
@@ -22,7 +22,7 @@ pub(crate) struct Captures {
     format: DumpFormat,
     heading: Heading,
     pub(super) known: KnownInterfaces,
-    /// The file of [`Self::begin`] comes first. The other files are in the order of link types.
+    /// The first file, of [`Self::begin`], then the other files in the order of link types.
     pub(super) outputs: Vec<CaptureOutput>,
 }
 
@@ -36,14 +36,13 @@ impl Captures {
         }
     }
 
-    /// Describes an interface, before the first of its packets. The first interface (by identifier)
-    /// that is described before [`Self::begin`] gets its block (pcapng) even without a packet.
+    /// Describes an interface, before the first of its packets.
     pub(super) fn interface(&mut self, id: u16, interface: &Arc<RecordedInterface>) {
         self.known.insert(id, Arc::clone(interface));
     }
 
-    /// Begins the first file. Called once, before packets. A dump without packets is a capture with
-    /// the link type of the first known interface, by default Ethernet.
+    /// Begins the first file, before any packet. Its link type is that of the first known
+    /// interface, by default Ethernet.
     pub(super) fn begin(&mut self) -> io::Result<EncodedPiece> {
         let first = self.known.first_key_value();
         let link_type = first.map_or(LinkType::ETHERNET, |(_, it)| it.link_type);
@@ -83,13 +82,11 @@ impl Captures {
         Ok(output)
     }
 
-    /// Bytes that were encoded and not taken.
     pub(super) fn bytes(&mut self) -> usize {
         self.outputs.iter_mut().map(CaptureOutput::bytes).sum()
     }
 
-    /// Notes that packets are missing before the next packet of the first file. If the format has
-    /// comments, that packet gets a comment.
+    /// Notes that packets are missing before the next packet of the first file.
     pub(super) fn gap(&mut self, gap: &PacketGap) {
         if let Some(output) = self.outputs.first_mut() {
             output.comment(&gap.to_string());
@@ -99,7 +96,6 @@ impl Captures {
 
 #[cfg(test)]
 impl Captures {
-    /// Begins the first file of the dump.
     pub(super) fn create(&mut self, file: &mut DumpFile) -> FileDigests {
         let (piece, mut digests) = (self.begin().unwrap(), file.digests());
         file.create(&piece).unwrap();
@@ -107,7 +103,6 @@ impl Captures {
         digests
     }
 
-    /// Writes all that was encoded.
     pub(super) fn write_to(&mut self, file: &mut DumpFile, digests: &mut FileDigests) {
         for output in &mut self.outputs {
             let piece = output.take(Block::default());

@@ -2,7 +2,7 @@
 //!
 //! A filter with text from a trigger packet can be compiled only after the trigger, and libpcap
 //! takes 60 ms for a list of a hundred hosts. Expressions share their compiled programs, so the
-//! thread returns only the number of a dump whose filter is ready.
+//! thread returns only the number of a dump.
 
 use std::{
     io,
@@ -22,19 +22,15 @@ use crate::{
 /// The thread `dump-compiler`, which starts with the first slow filter.
 #[derive(Debug)]
 pub(super) struct DumpCompiler {
-    /// False for files: there the dumper compiles all filters itself, because a delay loses no
-    /// packets.
+    /// False: the dumper compiles all filters, because from files a delay loses no packets.
     is_live: bool,
     thread: Option<(mpsc::Sender<FilterCompilation>, mpsc::Receiver<u64>)>,
-    /// Number of link types that were known when [`Self::take_up`] last checked the filters of open
-    /// dumps.
+    /// Number of link types that were known at the last check of the filters of open dumps.
     link_types: usize,
 }
 
-/// A filter to compile.
 #[derive(Debug)]
 struct FilterCompilation {
-    /// The number of the filter's dump.
     id: u64,
     filter: Filter,
     link_types: Vec<LinkType>,
@@ -49,8 +45,8 @@ impl DumpCompiler {
         }
     }
 
-    /// Live, gives the filter of a dump to the thread if libpcap takes long for the filter, for one
-    /// of these link types. Returns whether the dump must wait.
+    /// Live: gives the dump's filter to the thread if it is slow to compile for one of these link
+    /// types. Returns whether the dump must wait.
     pub(super) fn hand_over(
         &mut self,
         order: &DumpOrder,
@@ -72,14 +68,12 @@ impl DumpCompiler {
             filter: filter.clone(),
             link_types,
         };
-        // Without a thread, the filter is compiled where it is used.
         let thread = self.thread.as_ref();
         thread.is_some_and(|(work_tx, _)| work_tx.send(work).is_ok())
     }
 
-    /// Starts the dumps whose filters are compiled. If the thread is gone, starts all waiting
-    /// dumps: the dumper then compiles the filters itself. If the filter of an open dump is slow to
-    /// compile for link types that are new since the last call, gives the filter to the thread.
+    /// Starts the dumps whose filters are compiled; if the thread is gone, all waiting dumps. Gives
+    /// filters of open dumps to the thread if they are slow to compile for new link types.
     pub(super) fn take_up(
         &mut self,
         dumps: &mut Dumps,
@@ -104,7 +98,6 @@ impl DumpCompiler {
         if more.is_empty() {
             return;
         }
-        // A dump that waits for its filter is checked again when the filter is ready.
         let mut taken_over = Vec::new();
         for id in ids(dumps.iter().filter(|dump| !dump.is_compiling)) {
             let is_taken = dumps.change(id, |dump| {
@@ -119,8 +112,8 @@ impl DumpCompiler {
         dumps.wait_for_filters(taken_over);
     }
 
-    /// Starts a dump when the thread has compiled its filter for the link types of the hand-over,
-    /// or has ended. If the filter is slow for another one of `link_types`, the dump waits again.
+    /// Starts a dump that waited for its filter. If the filter is slow for another one of
+    /// `link_types`, the dump waits again.
     fn begin(
         &mut self,
         id: u64,
@@ -136,8 +129,7 @@ impl DumpCompiler {
         });
     }
 
-    /// The next dump whose filter is compiled. `Disconnected`: the thread is gone, and no further
-    /// filter of the thread will be ready.
+    /// The next dump whose filter is compiled. `Disconnected`: the thread is gone.
     fn take(&mut self) -> Result<u64, TryRecvError> {
         let Some((_, done)) = &self.thread else {
             return Err(TryRecvError::Empty);
@@ -149,7 +141,6 @@ impl DumpCompiler {
         next
     }
 
-    /// Simulates a thread that ended in the middle of its work.
     #[cfg(test)]
     pub(super) fn lose(&mut self) {
         self.thread = Some((mpsc::channel().0, mpsc::channel().1));
@@ -160,8 +151,7 @@ fn ids<'d>(dumps: impl Iterator<Item = &'d ActiveDump>) -> Vec<u64> {
     dumps.map(|dump| dump.order.id).collect()
 }
 
-/// Starts the thread. When the dumper drops its ends of the channels, the thread ends after its
-/// current filter.
+/// Starts the thread, which ends after the dumper drops its ends of the channels.
 fn start() -> io::Result<(mpsc::Sender<FilterCompilation>, mpsc::Receiver<u64>)> {
     let (work_tx, work) = mpsc::channel::<FilterCompilation>();
     let (done, done_rx) = mpsc::channel();

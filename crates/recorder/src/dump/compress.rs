@@ -1,13 +1,12 @@
 //! Compresses a complete capture file with zstd, in frames that can be read separately.
 //!
-//! Each frame has [`FRAME_BYTES`] of the file (the last frame may have less), their number and
-//! their checksum. After the frames comes a table of the frames' lengths (Zstandard Seekable
-//! Format), in a skippable frame that other programs ignore. So a reader that needs a part of the
-//! file reads only the table and the frames with that part.
+//! Each frame has [`FRAME_BYTES`] of the file (the last frame may have less). After the frames
+//! comes a table of their lengths (Zstandard Seekable Format), in a skippable frame that other
+//! programs ignore. So a reader that needs a part of the file reads only the table and the frames
+//! with that part.
 //!
-//! Compression starts when the dump is complete on disk, with its sidecar. Only then are late
-//! packets sorted in and the verdict known. So a dump is complete without a wait for compression.
-//! Afterwards the compressed file replaces the plain file (`file.rs`).
+//! Compression starts when the dump is complete on disk, with its sidecar. So a dump is complete
+//! without a wait for compression.
 
 use std::{
     io::{self, Read},
@@ -48,7 +47,7 @@ impl ZstdLevel {
     }
 }
 
-/// A compressed file that is being written: its length, its digest and the table of its frames.
+/// A compressed file that is being written.
 struct ZstdFrames<'d> {
     file: &'d dyn DiskFile,
     bytes: u64,
@@ -60,12 +59,11 @@ struct ZstdFrames<'d> {
 /// Writes the finished file, compressed with zstd, to the new file `path`, and syncs `path`. The
 /// finished file stays.
 ///
-/// The call makes no room for the second copy by deleting dumps, because one copy goes soon.
-/// `tell` is called after each frame with the length of the new file, in bytes.
+/// Deletes no dumps to make room for the copy. `tell` is called after each frame with the length of
+/// the new file, bytes.
 ///
-/// # Errors
 /// An error of the system or of zstd; the finished file was changed or deleted; the recording is
-/// aborted, or was asked to stop at least [`STOP_GRACE`] ago. The new file is removed then.
+/// aborted, or was asked to stop at least [`STOP_GRACE`] ago. A begun copy is removed if possible.
 pub(super) fn compress(
     directory: &Directory,
     plain: &FinishedFile,
@@ -114,8 +112,7 @@ fn make(
         return Err(file_changed_error());
     }
     let mut reader = from.reader();
-    // Shows at the end whether another process changed the file in place after its sidecar was
-    // written.
+    // Shows whether another process changed the file in place.
     let mut plain_digest = plain.sha256.is_some().then(Sha256::new);
     let mut frames = ZstdFrames {
         file,
@@ -177,7 +174,6 @@ impl ZstdFrames<'_> {
         Ok(())
     }
 
-    /// Writes the table.
     fn end(mut self) -> io::Result<(u64, Option<String>)> {
         let count = u32::try_from(self.table.len()).map_err(io::Error::other)?;
         let entries = self.table.iter().flatten();
@@ -311,8 +307,7 @@ mod tests {
         assert_eq!(disk.names(), [Path::new(PART)]);
     }
 
-    /// Another process changes the file in place, which keeps the length and the inode. Compression
-    /// must find the change by the published digest.
+    /// The length and the inode stay, so only the digest shows the change.
     #[test]
     fn a_file_that_is_changed_in_place_is_not_compressed() {
         for offset in [40, 5000] {
@@ -373,8 +368,6 @@ mod tests {
         assert!(disk.read(&plain.path).unwrap() == expected);
     }
 
-    /// If the recording is aborted, compression ends after the current frame, removes its new file
-    /// and leaves the plain file as it is.
     #[test]
     fn who_ends_the_recording_does_not_wait_for_compression() {
         let disk = FakeDisk::default();
@@ -388,7 +381,6 @@ mod tests {
         let plain = finished(&directory, 5 * FRAME_BYTES);
         let expected = disk.read(Path::new(PART)).unwrap();
         let level = ZstdLevel::new(1).unwrap();
-        // After a request to stop, compression goes on for the grace time.
         control.ask_to_stop();
         assert!(!control.is_urgent(STOP_GRACE) && control.is_urgent(Duration::ZERO));
         let mut frames = 0;

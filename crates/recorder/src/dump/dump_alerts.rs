@@ -1,8 +1,7 @@
 //! The alerts of a dump: the frame that each alert is about, and whether the dump has that frame.
 //!
-//! A dump tracks the first 4,096 alerts that arrive. If a tracked alert arrives before its frame is
-//! written (from files: analyzed), the dump marks the frame in a pcapng file. The sidecar lists up
-//! to 1,000 tracked alerts with the earliest stamps, and each frame's number in the file if known.
+//! A pcapng file marks the frames of alerts that arrived in time. The sidecar lists alerts, and the
+//! number of each frame in the file if known.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -31,11 +30,10 @@ use crate::{
     },
 };
 
-/// Maximum number of written packets that one dump remembers, for alerts that arrive later. All
-/// dumps of a live recorder also share a limit of bytes, [`KeptBytes`].
+/// Maximum number of written packets that one dump remembers, for alerts that arrive later.
 const WRITTEN_MAX: usize = 1 << 20;
-/// Maximum number of alerts of one dump that are compared with its packets. Further alerts are only
-/// counted. An alert takes about 1 KiB.
+/// Maximum number of alerts of one dump that are compared with its packets. An alert takes about 1
+/// KiB.
 const TRACKED_MAX: usize = 4096;
 /// Maximum number of alerts that a sidecar lists.
 const LISTED_MAX: usize = 1000;
@@ -60,7 +58,6 @@ pub(super) struct DumpAlerts {
     unmatched: Option<(AlertOutcome, String)>,
 }
 
-/// An alert, and whether its frame is in the dump.
 #[derive(Debug)]
 struct TrackedAlert {
     alert: Arc<Alert>,
@@ -76,7 +73,7 @@ struct WrittenPacket {
     /// Place in the file: ring time, ns, then source.
     place: (i64, usize),
     stamp_us: i64,
-    /// Whether the first alert's addresses, direction, ICMP type and code fit the packet.
+    /// Whether the packet can be the first alert's frame, apart from its stamp.
     is_forward: bool,
 }
 
@@ -163,11 +160,10 @@ impl DumpAlerts {
         }
     }
 
-    /// All packets are written: finds the frames of alerts that arrived after their frame, and the
-    /// number of each frame if known.
+    /// After the last packet: finds the frames of alerts that arrived late, and the numbers of
+    /// frames in the file.
     fn number(&mut self) {
-        // When a file is finished, late packets are sorted in, after earlier written packets of the
-        // same place.
+        // A finished file has its packets in this order.
         let mut written: Vec<_> = std::mem::take(&mut self.written).into();
         self.bytes
             .take_back(written.len() * size_of::<WrittenPacket>());
@@ -193,7 +189,6 @@ impl DumpAlerts {
         (known.alert.is_on_wire && is_known).then_some(known.is_found)
     }
 
-    /// The entries for the sidecar.
     pub(super) fn entries(&self) -> Vec<AlertEntry> {
         let listed = self.alerts.values().take(LISTED_MAX);
         let entry = |known: &TrackedAlert| AlertEntry {
@@ -204,7 +199,7 @@ impl DumpAlerts {
         listed.map(entry).collect()
     }
 
-    /// A sentence about alert frames that a dump with packets lacks.
+    /// A sentence about alert frames that the dump lacks.
     fn note(&self) -> Option<String> {
         let all = self.alerts.values();
         let mut missing = all.filter(|known| self.has_frame(known) == Some(false));
@@ -229,9 +224,9 @@ impl DumpAlerts {
         })
     }
 
-    /// Counts the alerts of a finished dump by result, and forgets them: compression may take long.
-    /// If the dump has no packet, returns news about its tracked alerts. `is_whole`: all packets
-    /// that the dump got are in its files.
+    /// Counts the alerts of a finished dump by result, and forgets the tracked alerts. Returns news
+    /// about them if the dump has no packet. `is_whole`: all packets that the dump got are in its
+    /// files.
     pub(super) fn count(
         &mut self,
         counters: &AlertCounters,
@@ -391,8 +386,7 @@ mod tests {
         alerted.add(alert(5 * MS, true), 0);
         // The third packet arrives late: in the finished file it is the first packet.
         assert!(!write(&mut alerted, MS, 2));
-        // From files: record 3 was analyzed before the alert arrived, so its packet must get no
-        // mark.
+        // Record 3 was analyzed before the alert arrived, so its packet gets no mark.
         alerted.add(alert(4 * MS, false), 4);
         assert!(!write(&mut alerted, 4 * MS, 3));
         assert!(!write(&mut alerted, 5 * MS, 4), "of the other direction");
@@ -402,8 +396,6 @@ mod tests {
         assert!(alerted.note().unwrap().contains("is not in it"));
     }
 
-    /// A flood of alerts joins one dump. The dump must keep a bounded number of alerts, and count
-    /// all alerts if it has no packet.
     #[test]
     fn alerts_of_one_dump_are_bounded() {
         let mut alerted = DumpAlerts::new(Some(&alert(0, false)), &KeptBytes::new(true));
@@ -421,8 +413,6 @@ mod tests {
         assert_eq!(counters.counts().of(AlertOutcome::AgedOut), all);
     }
 
-    /// Three dumps get more packets than one dump may remember. Each dump must remember only its
-    /// newest packets, and all dumps together no more than the shared budget.
     #[test]
     fn written_packets_are_remembered_within_a_budget() {
         let all = KeptBytes::new(true);

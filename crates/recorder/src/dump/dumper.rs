@@ -1,19 +1,15 @@
 //! The dumper: reads the ring for all open dumps in one pass and gives their sinks the packets.
 //!
-//! The dumper reads no clock to order packets. A [`Reach`] says how far it may read (offline: as
-//! far as the analyzer has got, so that a dump sees the same packets in every run). The reach also
-//! says which packets need not wait for older packets (live, those older than every watermark).
-//! Each round visits the buckets with records that some dump needs and can read, oldest first. Each
-//! bucket is visited once for all dumps. After each visit the round emits the packets that need not
-//! wait any more.
+//! A [`Reach`] says how far the dumper may read (offline: as far as the analyzer has got, so that a
+//! dump sees the same packets in every run), and which packets need not wait for older packets. A
+//! round visits each bucket with records that some dump needs and can read, once for all dumps.
 //!
-//! The [pool](super::pool) does all work that may wait for a disk. A dump whose sink has no room
-//! reads no further meanwhile, and the ring may drop the dump's reservation.
+//! A dump whose sink has no room reads no further meanwhile, and the ring may overwrite its window.
 //!
-//! A bucket with packets that wait for their turn stays held. Usually few buckets are held, because
-//! only the packets of the last milliseconds wait. If more than an eighth of the ring's buckets are
-//! held (for example because a queue has no watermark), the dumper emits their packets at once. It
-//! drops the packets for which a sink has no room. The file is sorted when it is finished.
+//! A bucket with packets that wait for their turn stays held. If more than an eighth of the ring's
+//! buckets are held (for example because a queue has no watermark), the dumper emits their packets
+//! at once. It drops the packets for which a sink has no room. The file is sorted when it is
+//! finished.
 
 mod finishing;
 mod opening;
@@ -65,31 +61,27 @@ use crate::{
 const PACKET_OVERHEAD_BYTES: u64 = 32;
 /// Longest time that a closed live dump waits for loss counters that cover its window, ns of the
 /// monotonic clock. While dumps are open, the counters are read every 10 to 30 ms, for the first
-/// time within 50 ms. Usually only an inserter without CPU time is later. The verdict then says
-/// that the losses are unknown.
+/// time within 50 ms.
 const COUNTERS_WAIT_NS: i64 = 2_000_000_000;
 
 /// Minimum interval at which memory that sinks do not need is freed, ns of the monotonic clock.
 const REST_NS: i64 = 1_000_000_000;
 
-/// A packet of a source without watermark waits for the watermarks, which follow soon, if the
-/// packet is less than this far, ns, ahead of the smallest watermark.
+/// A packet of a source without watermark waits for the watermarks only if it is less than this
+/// far, ns, ahead of the smallest watermark.
 const WATERMARK_WAIT_NS: i64 = 100_000_000;
 
-/// The parts from which the dumper is built.
 #[derive(Debug)]
 pub(crate) struct DumperParts {
     pub(crate) common: Arc<RecorderShared>,
     pub(crate) directory: Directory,
     pub(crate) pool: Pool,
-    /// Marks the flows of dumps' packets; `None`: nothing is shed.
+    /// Marks the flows of dumps' packets.
     pub(crate) marks: Option<Arc<Marks>>,
-    /// Runs a command for finished dumps; `None`: there is no command.
+    /// Runs a command for finished dumps.
     pub(crate) post: Option<PostQueue>,
     pub(crate) reproducible: bool,
-    /// The origin of all dumps.
     pub(crate) origin: Origin,
-    /// Live: messages from the analyzer. From files the analyzer calls the dumper.
     pub(crate) messages: Receiver<DumperMessage>,
     pub(crate) events: Events,
     /// Ends after the dumper.
@@ -157,8 +149,8 @@ impl Dumper {
         }
     }
 
-    /// Waits for a message, at most as long as open dumps allow. Returns false when all senders are
-    /// gone, no dump is open and no sink has work.
+    /// Waits for a message. Returns false when all senders are gone, no dump is open and no sink
+    /// has work.
     pub(crate) fn wait(&mut self) -> bool {
         self.pulse.beat();
         let mut ending = self.ending.values();
@@ -186,7 +178,8 @@ impl Dumper {
         true
     }
 
-    /// Runs until the analyzer has ended and all dumps are finished, or until everything must end.
+    /// Runs until the analyzer has ended and all dumps are finished, or until the recording is
+    /// aborted.
     pub(crate) fn run(mut self) {
         let (keeper, control) = (
             self.parts.keeper.take(),
@@ -202,11 +195,10 @@ impl Dumper {
         drop(keeper);
     }
 
-    /// One round: messages, then one pass over the ring for all dumps, then the dumps that are
-    /// complete.
+    /// One round, up to the present reach.
     pub(crate) fn step(&mut self) {
-        // The reach is read before the messages. So the dumper has all messages that the analyzer
-        // sent before the records within reach were published.
+        // The reach is read before the messages. So the dumper has all messages that were queued
+        // before the records within reach were published.
         let reach = self.reach();
         self.round(&reach, false);
     }
@@ -229,8 +221,8 @@ impl Dumper {
         self.take_outcomes();
         self.compiler
             .take_up(&mut self.active, &mut self.scanner, &mut self.names);
-        // Packets of a dump with a limit wait for older packets as long as they may: the first
-        // packets that are emitted use up the limit.
+        // With a limit, packets wait for older packets, because the packets that are emitted first
+        // use up the limit.
         let everything = is_waited_for && !self.active.has_limited();
         self.pass(reach, is_waited_for, everything);
         self.active.settle(reach);
@@ -242,16 +234,14 @@ impl Dumper {
         self.rest();
     }
 
-    /// From files, when the inserter catches up: calls [`Marks::settle`].
     pub(crate) fn settle_marks(&self) {
         if let Some(notice) = self.parts.marks.as_ref().and_then(|marks| marks.settle()) {
             self.tell(RecorderEvent::Notice(notice));
         }
     }
 
-    /// Abandons the dumps in `active`: nobody completes their files. Packets that the sinks got are
-    /// still written. The remaining `.part` files are reported as failed dumps. Dumps whose files
-    /// are being completed go on.
+    /// Abandons the open dumps: their sinks write only what they got, and the dumps are reported as
+    /// failed. Dumps whose files are being completed go on.
     pub(crate) fn abandon(&mut self, why: &str) {
         why.clone_into(&mut self.stopped);
         if let Some(post) = &self.parts.post {
@@ -286,11 +276,11 @@ impl Dumper {
         }
     }
 
-    /// Scans the new records within `reach` for all dumps. `is_waited_for` is as for
-    /// [`Self::round`]. `everything`: emit without waiting for older packets.
+    /// Scans the new records within `reach` for all dumps. `everything`: emit without waiting for
+    /// older packets.
     fn pass(&mut self, reach: &Reach, is_waited_for: bool, everything: bool) {
-        // Dumps that have room again read on in this pass. The packets that they have read are
-        // complete at most up to the end of the last pass.
+        // Dumps that get room here read on in this pass. Their packets so far are complete at most
+        // up to the frontier of the last pass.
         let passed_ns = self.active.passed().frontier_ns;
         for dump in self.active.without_room() {
             self.emit(dump, passed_ns, reach);
@@ -300,8 +290,8 @@ impl Dumper {
             if !visit.records().is_empty() {
                 self.scan(&visit);
             }
-            // `holds_much` is called first, because the call also forgets buckets in which no
-            // packet waits.
+            // `holds_much` comes first, because it may also forget buckets in which no packet
+            // waits.
             let everything = self.holds_much() || everything;
             self.emit_due(reach.frontier_ns(everything).min(visit.until_ns), reach);
         }
@@ -321,7 +311,6 @@ impl Dumper {
         }
     }
 
-    /// Emits for the dumps that have packets older than `frontier_ns`.
     fn emit_due(&mut self, frontier_ns: i64, reach: &Reach) {
         for dump in self.active.due(frontier_ns) {
             self.emit(dump, frontier_ns, reach);
@@ -351,10 +340,9 @@ impl Dumper {
         self.active.has_read(visit, to);
     }
 
-    /// Gives the sink of a dump its waiting packets that are older than `frontier_ns` and than its
-    /// `unread_ns`, in order, as far as the sink has room. A packet of a source without watermark
-    /// waits only if it is less than [`WATERMARK_WAIT_NS`] after `frontier_ns`. Otherwise the sink
-    /// gets the packet at once, perhaps out of order.
+    /// Gives a dump's sink the waiting packets that are older than `frontier_ns` and the dump's
+    /// `unread_ns`, as far as the sink has room. A packet of a source without watermark waits only
+    /// if it is less than [`WATERMARK_WAIT_NS`] after that.
     fn emit(&mut self, id: u64, frontier_ns: i64, reach: &Reach) {
         let mut full = None;
         let (views, held_max) = (&mut self.views, self.parts.common.ring.buckets() / 8);
@@ -385,8 +373,7 @@ impl Dumper {
             }
             if !ready.is_empty() && dump.is_full() {
                 // Packets with the ring time of the last packet may still follow, so the dump ends
-                // 1 ns before. `reached_ns` is a maximum, because the packet that was emitted last
-                // may have been late.
+                // 1 ns before.
                 let end_ns = dump.reached_ns.saturating_sub(1);
                 dump.end_early(end_ns);
                 full = Some((id, end_ns));
@@ -447,8 +434,7 @@ impl Dumper {
     }
 }
 
-/// Whether packets wait in more than `held_max` buckets. If `views` has more buckets, first removes
-/// those in which no packet waits.
+/// Whether packets wait in more than `held_max` buckets. May remove other buckets from `views`.
 fn holds_much(views: &mut HashMap<BucketRef, Weak<BucketView>>, held_max: usize) -> bool {
     views.len() > held_max && {
         views.retain(|_, view| view.strong_count() > 0);
@@ -461,6 +447,5 @@ fn holds_much(views: &mut HashMap<BucketRef, Weak<BucketView>>, held_max: usize)
 const DUMPER_WAIT: Duration = Duration::from_millis(5);
 /// The longest wait while the dumper only waits for the end of compression.
 const COMPRESSING_WAIT: Duration = Duration::from_millis(100);
-/// The longest wait for a message while no dump is open and no sink has work. After each wait the
-/// dumper counts a turn, which shows that it does not hang.
+/// The longest wait for a message while no dump is open and no sink has work.
 const IDLE_DUMPER_WAIT: Duration = Duration::from_secs(1);

@@ -1,5 +1,4 @@
-//! Finishes a dump after all its packets are read. Its sink completes the files, writes the sidecar
-//! and compresses.
+//! Finishes a dump after all its packets are read.
 
 use std::sync::atomic::Ordering;
 
@@ -17,18 +16,14 @@ use crate::{
 
 /// About the time from a failed try to write a sidecar to the next try, ns of the monotonic clock.
 const TRY_AGAIN_NS: i64 = 1_000_000_000;
-/// Maximum number of dumps that wait for another try to write their sidecar. Further dumps stay
-/// without a sidecar.
+/// Maximum number of dumps that wait for another try to write their sidecar.
 const LACKING_MAX: usize = 1000;
 /// If this number of dumps waits to be compressed or is being compressed, a further dump stays
-/// plain. This is decided before the dump's sidecar is written.
+/// plain.
 const COMPRESSED_MAX: usize = 1000;
-/// Note of a dump that is not compressed, because a disk without room for a sidecar has no room for
-/// a compressed copy.
 const LACKED_SIDECAR: &str = "not compressed: it lacked its sidecar";
 
 impl Dumper {
-    /// Finishes the dumps that are [ready](is_ready).
     pub(super) fn complete(&mut self, reach: &Reach) {
         let parts = &self.parts;
         let is_done = |dump: &ActiveDump| is_ready(parts, dump, reach);
@@ -37,7 +32,7 @@ impl Dumper {
         }
     }
 
-    /// A dump has read all packets that it needs: its sink completes the files.
+    /// The dump has read all its packets: lets its sink complete the files.
     fn finish(&mut self, mut dump: ActiveDump) {
         let id = dump.order.id;
         self.scanner.rules.remove(id);
@@ -48,8 +43,8 @@ impl Dumper {
             return;
         };
         if let Some(received) = &close.received {
-            // From files: only the link types of packets up to the close count. The rule set may
-            // know more link types, depending on the dumper's progress.
+            // From files, only the link types of packets up to the close count, whatever the dumper
+            // has read.
             let link_types = self.names.link_types_of(received);
             dump.order.predicate.tell_refused(&link_types);
         }
@@ -72,7 +67,6 @@ impl Dumper {
         self.take_outcomes();
     }
 
-    /// Handles the results of the sinks' work.
     pub(super) fn take_outcomes(&mut self) {
         while let Some(news) = self.parts.pool.outcome() {
             self.hear(news);
@@ -100,8 +94,7 @@ impl Dumper {
         }
     }
 
-    /// Starts the next stage of a dump. Its sink has answered, or cannot do the work of the present
-    /// stage.
+    /// Starts the next stage of a dump whose sink has answered, or has failed.
     fn go_on(&mut self, id: u64, mut ending: DumpEnding) {
         match ending.stage {
             Stage::Finishing => {
@@ -181,7 +174,7 @@ impl Dumper {
     fn compressed_or_not(&mut self, id: u64, ending: DumpEnding) {
         let report = ending.report();
         let note = ending.sink.held().note.clone();
-        // A dump that was deleted during the compression needs no event and no command.
+        // A deleted dump needs no event and no command.
         let is_gone = ending.completion.is_gone || !ending.is_compressed() && note.is_none();
         if !is_gone {
             self.post(&report);
@@ -195,7 +188,6 @@ impl Dumper {
         self.put_by(id, ending);
     }
 
-    /// Whether complete dumps are compressed.
     fn compresses(&self) -> bool {
         self.parts.directory.zstd.is_some()
     }
@@ -213,7 +205,7 @@ impl Dumper {
     }
 
     /// Forgets a dump. Live, keeps up to [`LACKING_MAX`] dumps that lack their sidecar for another
-    /// try, because lists of finished dumps show only files with a sidecar.
+    /// try.
     fn put_by(&mut self, id: u64, ending: DumpEnding) {
         let is_tried_again = ending.completion.lacks_sidecar && self.parts.common.is_live();
         if is_tried_again && self.lacking.len() < LACKING_MAX {
@@ -239,7 +231,6 @@ impl Dumper {
         }
     }
 
-    /// Lets the sink write the sidecar.
     fn write_sidecar(&mut self, stage: Stage, id: u64, mut ending: DumpEnding) {
         if ending.completion.created.is_none() && !self.parts.reproducible {
             let now_ns = self.parts.common.clock.clock().now().wall_ns;

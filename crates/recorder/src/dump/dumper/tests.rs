@@ -16,8 +16,7 @@ impl Dumper {
         self.active.looks
     }
 
-    /// Calls `full` for each open dump: from now on its sink has no room if `full` returns true,
-    /// else the usual limits apply.
+    /// Decides by `full`, for each open dump, whether its sink has no room from now on.
     pub(crate) fn fill(&mut self, mut full: impl FnMut() -> bool) {
         let ids: Vec<u64> = self.active.iter().map(|dump| dump.order.id).collect();
         for id in ids {
@@ -32,12 +31,10 @@ impl Dumper {
         self.reach()
     }
 
-    /// The rest of a round.
     pub(crate) fn end_round(&mut self, reach: &Reach) {
         self.round(reach, false);
     }
 
-    /// Loses the thread that compiles filters.
     pub(crate) fn lose_compiler(&mut self) {
         self.compiler.lose();
     }
