@@ -1,14 +1,12 @@
-//! The open dumps, and an index of the dumps that have work. The cost of a round usually depends on
-//! the number of dumps that change, catch up or are closed, not on the number of open dumps.
+//! The open dumps, and lists of the dumps that have work, so that a round need not inspect all open
+//! dumps.
 //!
 //! At first a dump *catches up*: with its own reservation it reads the buckets of its window that
 //! are in the ring. After that the dump *follows*, unless its window is over. All following dumps
-//! share one [`WindowReading`], whose reservation covers everything that is not read yet. So each
-//! new record is read once for all of them, and each bucket is released once.
+//! share one [`WindowReading`], so each new record is read once for them.
 //!
-//! A following dump may have to stop, because its filter is compiled for a new link type or its
-//! sink has no room. It then gets its own reservation again. The ring overwrites the buckets of
-//! this reservation before those of dumps that make progress. The dump catches up later.
+//! A following dump that cannot read on catches up later, with its own reservation. The ring
+//! overwrites the buckets of this reservation before those of dumps that make progress.
 
 use std::{
     cmp::Reverse,
@@ -44,11 +42,10 @@ pub(super) struct Dumps {
     full: Vec<u64>,
     /// The reading that following dumps share. `None`: no dump follows.
     following: Option<SharedReading>,
-    /// Number of dumps that a limit may end. A full dump counts until it is removed.
+    /// Number of dumps with a limit.
     limited: usize,
     /// The records that following dumps have read.
     passed: Reach,
-    /// Buckets that following dumps read, or may release, in this pass.
     listed: Vec<BucketInfo>,
     /// [`Ring::reservation_news`] when the reservations were last asked for their losses.
     news: u64,
@@ -57,7 +54,6 @@ pub(super) struct Dumps {
     pub(super) looks: usize,
 }
 
-/// The state that all following dumps share.
 #[derive(Debug)]
 struct SharedReading {
     reading: WindowReading,
@@ -90,7 +86,6 @@ impl Dumps {
         self.by_id.is_empty()
     }
 
-    /// Whether a limit may end one of the dumps.
     pub(super) fn has_limited(&self) -> bool {
         self.limited > 0
     }
@@ -106,7 +101,6 @@ impl Dumps {
         &self.passed
     }
 
-    /// All dumps, in the order of their numbers.
     pub(super) fn iter(&self) -> impl Iterator<Item = &ActiveDump> {
         self.by_id.values()
     }
@@ -117,7 +111,6 @@ impl Dumps {
         self.by_id.get_mut(&id)
     }
 
-    /// Adds a dump, which catches up with its own [`ActiveDump::reading`].
     pub(super) fn insert(&mut self, dump: ActiveDump) {
         self.catching_up.insert(dump.order.id);
         self.limited += usize::from(dump.order.window.is_limited());
@@ -151,7 +144,6 @@ impl Dumps {
         Some(result)
     }
 
-    /// Closes the window of a dump.
     pub(super) fn close(&mut self, close: CloseOrder, judge_by_ns: i64) {
         let id = close.id;
         let closed = self.change(id, |dump| {
@@ -173,7 +165,6 @@ impl Dumps {
         done
     }
 
-    /// Removes all dumps.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = ActiveDump> + use<> {
         let all = std::mem::replace(self, Self::new(&self.ring));
         all.by_id.into_values()
@@ -232,16 +223,15 @@ impl Dumps {
         changed
     }
 
-    /// The buckets with records within reach that some dump needs and can read now. The oldest
-    /// buckets come first, and each producer's buckets in order. `is_waited_for`: read buckets must
-    /// be released, also of producers without new records.
+    /// The buckets with records within reach that some dump needs and can read now, oldest first,
+    /// but each producer's buckets in order. `is_waited_for`: read buckets must be released, also
+    /// of producers without new records.
     pub(super) fn visits(&mut self, reach: &Reach, is_waited_for: bool) -> Vec<BucketVisit> {
         let mut found = HashMap::new();
         self.follow(reach, is_waited_for, &mut found);
         self.catch_up(reach, &mut found);
         let mut visits: Vec<BucketVisit> = found.into_values().collect();
-        // Oldest first, but each producer's buckets in the order of their records: the state of a
-        // filter depends on that order.
+        // The state of a filter depends on the order of a producer's records.
         let place = |visit: &BucketVisit| (visit.info.producer, visit.info.first);
         visits.sort_by_key(|visit| Reverse(place(visit)));
         let mut behind = (usize::MAX, i64::MAX);
@@ -274,8 +264,8 @@ impl Dumps {
         };
         for producer in 0..self.ring.producers() {
             if is_waited_for || reach.is_beyond(&self.passed, producer) {
-                // Lists also the bucket of the last record that was read: the bucket may be closed
-                // by now, and can then be released.
+                // Lists also the bucket of the last record that was read: it may be closed by now,
+                // and can then be released.
                 let from = self.passed.limit(producer).saturating_sub(1);
                 self.ring.buckets_from(producer, from, &mut self.listed);
             }
@@ -339,9 +329,8 @@ impl Dumps {
         }
     }
 
-    /// Removes dumps whose sinks have no room any more from this visit. Also removes dumps that
-    /// have reached a limit, if they catch up or have a script. All removed dumps leave this bucket
-    /// and the next buckets of the pass unread.
+    /// Removes dumps that do not read on from this visit. They leave this bucket and the next
+    /// buckets of the pass unread.
     pub(super) fn leave_out_full(&mut self, visit: &mut BucketVisit, reach: &Reach) {
         let unread_ns = visit.info.min_ns.min(visit.until_ns);
         let unread_ns = unread_ns.min(reach.frontier_ns);
@@ -358,7 +347,7 @@ impl Dumps {
     }
 
     /// Notes that the first `to` records of a visited bucket are read for all its dumps. Dumps that
-    /// catch up may need long for their pass, so they release the bucket at once.
+    /// catch up release the bucket at once, because their pass may be long.
     pub(super) fn has_read(&mut self, visit: &BucketVisit, to: u32) {
         let bucket = visit.info.bucket;
         if let Some(following) = &mut self.following
@@ -377,14 +366,12 @@ impl Dumps {
         }
     }
 
-    /// Ends a pass, in which all dumps that can read have read the records within reach. Dumps
-    /// learn which packets they lost, dumps that have caught up begin to follow, and read buckets
-    /// are released.
+    /// Ends a pass: dumps learn which packets they lost, dumps that have caught up begin to follow,
+    /// and read buckets are released.
     pub(super) fn settle(&mut self, reach: &Reach) {
         self.passed.clone_from(reach);
         self.tell_lost();
         self.join();
-        // Dumps that have nothing more to read need no reading.
         let mut full = std::mem::take(&mut self.full);
         full.retain(|id| self.by_id.get(id).is_some_and(|dump| !dump.is_over(reach)));
         self.leave(full, reach.frontier_ns);
@@ -393,7 +380,6 @@ impl Dumps {
         }
     }
 
-    /// Tells dumps which packets they lost before they could read.
     fn tell_lost(&mut self) {
         let news = self.ring.reservation_news();
         if std::mem::replace(&mut self.news, news) == news {
@@ -408,7 +394,6 @@ impl Dumps {
         self.tell_followers_lost();
     }
 
-    /// Tells the following dumps what they lost.
     fn tell_followers_lost(&mut self) {
         let following = self.following.as_mut();
         let Some(lost) = following.map(|following| following.reading.lost()) else {
@@ -452,8 +437,8 @@ impl Dumps {
                 });
                 Some(&mut following.window)
             };
-            // If packets were overwritten just now, the dump joins in the next pass: the shared
-            // reservation may report the same packets to all following dumps.
+            // If packets were overwritten just now, the dump joins later: the shared reservation
+            // may report the same packets to all following dumps.
             if dump.ask_what_fell() {
                 continue;
             }
@@ -469,15 +454,13 @@ impl Dumps {
         }
     }
 
-    /// Stops those of these dumps that follow, until the thread `dump-compiler` has compiled their
-    /// filters for new link types.
+    /// Stops following dumps until their filters are compiled for new link types.
     pub(super) fn wait_for_filters(&mut self, ids: Vec<u64>) {
         self.leave(ids, self.passed.frontier_ns);
     }
 
     /// Moves following dumps that cannot read on back to catching up, each with its own reservation
-    /// for its unread records. All packets of these records are at `unread_ns` or later, except
-    /// late packets and those of sources without watermarks.
+    /// for its unread records. `unread_ns`: these records usually have no older packets.
     fn leave(&mut self, ids: Vec<u64>, unread_ns: i64) {
         for id in ids {
             let dump = self.by_id.get(&id);

@@ -1,7 +1,6 @@
 //! Encodes packets as bytes of a capture file.
 //!
-//! The encoders write into memory. The caller moves the bytes to the file, and so knows which
-//! blocks the file has completely. The first comment of a pcapng file is the dump's headline. The
+//! The encoders write into memory. The first comment of a pcapng file is the dump's headline. The
 //! second comment is the verdict, a field of fixed length that says `unfinished` and is overwritten
 //! in place at the end. If packets have IDs, the third comment is the UUID of the recording.
 
@@ -40,8 +39,7 @@ impl DumpFormat {
         }
     }
 
-    /// Whether the format can store this time stamp. A packet with another stamp gets the nearest
-    /// possible stamp.
+    /// Whether the format can store this time stamp.
     pub(super) fn holds(self, time_ns: i64) -> bool {
         match self {
             Self::PcapNg => time_ns >= 0,
@@ -51,7 +49,7 @@ impl DumpFormat {
     }
 }
 
-/// Counters for the statistics block of an interface, live those of its source. `None`: unknown.
+/// Counters for the statistics block of an interface. `None`: unknown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InterfaceTotals {
     /// Start of the recording, ns since the epoch. From files: the time of the earliest packet.
@@ -66,9 +64,8 @@ pub(crate) struct InterfaceTotals {
     pub(crate) written: u64,
 }
 
-/// The snap length of all interface blocks: the most bytes of a packet that the ring stores, and
-/// that libpcap reads of almost all link types. All blocks have the same snap length, because
-/// libpcap refuses files with several.
+/// The snap length of all interface blocks: the most bytes of a packet that the ring stores. All
+/// blocks have the same snap length, because libpcap refuses files with several.
 pub(crate) const SNAPLEN: u32 = 262_144;
 /// Longest headline, bytes. A dump expression can be longer than an option of the file may be.
 const HEADLINE_BYTES: usize = 4000;
@@ -199,7 +196,6 @@ impl Encoder {
             .map_err(plain)
     }
 
-    /// The bytes that were encoded and not taken away yet.
     pub(super) fn buffer(&mut self) -> &mut Block {
         match &mut self.kind {
             EncoderKind::PcapNg(writer, _) => writer.inner_mut(),
@@ -216,8 +212,8 @@ impl Encoder {
     }
 }
 
-/// The place and the current text of the verdict in a file that an [`Encoder`] began. Packets may
-/// hold any bytes, so no code searches a file for the verdict.
+/// The place and the current text of the verdict in a file. Packets may hold any bytes, so no code
+/// searches a file for the verdict.
 #[derive(Debug, Clone)]
 pub(crate) struct VerdictField {
     /// Type and length of the section header block that has the field.
@@ -229,8 +225,8 @@ pub(crate) struct VerdictField {
 }
 
 impl VerdictField {
-    /// The field in a section header block: the last text of its form. A headline that quotes the
-    /// text is before the field.
+    /// Finds the field in a section header block: the last text of its form, because a headline
+    /// before it may quote the text.
     fn of(header: &[u8]) -> Option<Self> {
         let text = field(UNFINISHED);
         let mut places = header.windows(VERDICT_BYTES);
@@ -254,8 +250,8 @@ impl VerdictField {
         header
     }
 
-    /// Overwrites the field in the file. If the field or the start of the header block is not as
-    /// the encoder made it, another process changed the file: writes nothing and returns an error.
+    /// Overwrites the field in the file. If the field or the start of the block is not as expected,
+    /// another process changed the file: writes nothing and returns an error.
     pub(crate) fn write(&mut self, file: &dyn DiskFile, verdict: &str) -> io::Result<()> {
         let mut block_start = [0; BLOCK_START_BYTES];
         let mut found = [0; VERDICT_BYTES];
@@ -292,19 +288,17 @@ pub(crate) fn comment(recording: Recording) -> String {
 }
 
 /// The text in exactly [`VERDICT_BYTES`] bytes: cut if it is too long, else filled up with spaces.
-/// The last byte is always a space.
 fn field(text: &str) -> String {
     let text = shortened(text, VERDICT_BYTES - 1);
     let fill = VERDICT_BYTES - text.len();
     format!("{text}{}", " ".repeat(fill))
 }
 
-/// The longest prefix of `text` with at most `bytes` bytes.
 fn shortened(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }
 
-/// The system's error if there is one, so that a person reads `No space left on device`.
+/// The system's error if there is one.
 pub(crate) fn plain(error: WriteError) -> io::Error {
     match error {
         WriteError::Io { error, .. } => error,

@@ -14,8 +14,7 @@ use crate::intake::interfaces::InterfaceCache;
 /// Note about a pcapng file that Wireshark reads and tcpdump refuses.
 const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and so tcpdump, will not read it (--format pcap splits it)";
 
-/// A dump whose sink finishes its files, or only writes what it was given. The ring may overwrite
-/// the dump's window: packets that were not copied are not needed.
+/// A dump whose sink finishes its files, or only writes what it was given.
 #[derive(Debug)]
 pub(super) struct DumpEnding {
     pub(super) rule_number: usize,
@@ -33,15 +32,13 @@ pub(super) struct DumpEnding {
     pub(super) alerted: DumpAlerts,
 }
 
-/// State of a dump between the end of its packets and the end of its sink's work.
 #[derive(Debug, Default)]
 pub(super) struct Completion {
-    /// The dump's sidecar could not be written. Live, the sink usually tries again later.
+    /// The dump's sidecar could not be written.
     pub(super) lacks_sidecar: bool,
     /// Time of the first sidecar, RFC 3339; `None` before that, and in reproducible runs.
     pub(super) created: Option<String>,
-    /// The dump is not compressed, because too many dumps wait for compression, or because the dump
-    /// lacked its sidecar.
+    /// The dump is not compressed, although compression was asked for.
     pub(super) stays_plain: bool,
     /// The dump was already deleted when its sidecar was to be replaced.
     pub(super) is_gone: bool,
@@ -123,12 +120,10 @@ impl DumpEnding {
         notices
     }
 
-    /// Whether the files are compressed.
     pub(super) fn is_compressed(&self) -> bool {
         !self.sink.held().replaced.is_empty()
     }
 
-    /// Adds a note for the user if one complete file has several link types.
     pub(super) fn note_link_types(&mut self, names: &mut InterfaceCache) {
         let held = self.sink.held();
         let described = held.interfaces.iter();
@@ -140,7 +135,6 @@ impl DumpEnding {
         }
     }
 
-    /// The report with all that is known up to now.
     pub(super) fn report(&self) -> DumpReport {
         let mut report = self.draft.clone();
         let (fault, held) = (self.sink.fault.as_ref(), self.sink.held());
@@ -201,8 +195,8 @@ impl DumpEnding {
         let has_failed = self.sink.fault.is_some();
         for alert in &mut facts.alerts {
             if has_failed || self.taken.restamped > 0 || self.sink.held().locations.len() > 1 {
-                // The number of a frame is certain only in a single, complete file without
-                // restamped packets.
+                // A frame's number is certain only in a single, complete file without restamped
+                // packets.
                 alert.packet = None;
             }
             // The frame may be among the packets that were not written.

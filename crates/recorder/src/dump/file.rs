@@ -1,5 +1,4 @@
-//! The files of one dump: its sidecar and its captures. A pcap dump with several link types has
-//! more than one capture.
+//! The files of one dump: its sidecar and its captures, for pcap one for each link type.
 
 use std::{
     io,
@@ -30,7 +29,7 @@ use super::{
 
 /// If a file name is taken, the recorder tries names with numbers below this limit.
 const NAME_TRIES: u64 = 100_000;
-/// A new dump tries each number below this limit. Then it finds a free number by bisection.
+/// A new dump tries each number below this limit, and then finds a free number by bisection.
 const NAME_TRIES_EACH: u64 = 32;
 
 /// A dump as files `NAME.EXTENSION`. Files that are not complete have `.part` appended.
@@ -50,16 +49,13 @@ pub(crate) struct DumpFile {
     has_sidecar: bool,
     /// The plain captures, while the sidecar lists them and `captures` has the compressed ones.
     plain: Vec<FinishedFile>,
-    /// The plain captures as the sidecar listed them; empty as long as no compressed captures
-    /// exist.
+    /// The sidecar's entries of the plain captures; empty as long as no compressed captures exist.
     replaced: Vec<StoredFile>,
-    /// Counts the second copy at the keeper while both copies exist.
+    /// Counts the bytes of the second copies at the keeper.
     second: Option<SecondCopy>,
-    /// Why the captures are not compressed although compression was asked for.
     not_compressed: Option<String>,
 }
 
-/// Facts about a dump for its file names and file headers.
 #[derive(Debug, Clone)]
 pub(crate) struct FileFacts {
     pub(crate) names: NameFacts,
@@ -93,12 +89,10 @@ impl DumpFile {
         }
     }
 
-    /// The digests of the files before the first piece is written.
     pub(super) fn digests(&self) -> FileDigests {
         FileDigests::new(self.directory.digests, &self.facts.heading.expected)
     }
 
-    /// Registers the dump as open at the keeper.
     fn tell_open(&mut self) {
         let Some(keeper) = self.directory.keeper() else {
             return;
@@ -116,14 +110,12 @@ impl DumpFile {
         self.listed_id = Some(id);
     }
 
-    /// Tells the keeper how many bytes the files have.
     pub(super) fn tell_bytes(&self) {
         if let (Some(keeper), Some(id)) = (self.directory.keeper(), &self.listed_id) {
             keeper.update_files(id, self.paths());
         }
     }
 
-    /// Tells the keeper that the dump is no longer open.
     fn tell_over(&mut self) {
         if let (Some(keeper), Some(id)) = (self.directory.keeper(), self.listed_id.take()) {
             keeper.register_finished(&id, &self.directory.id(&self.stem));
@@ -139,7 +131,6 @@ impl DumpFile {
         captures.chain(streams).collect()
     }
 
-    /// Makes the first file under a free name.
     fn create_first(&mut self, piece: &EncodedPiece) -> io::Result<()> {
         let mut again = 1;
         while again < NAME_TRIES {
@@ -162,8 +153,8 @@ impl DumpFile {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Finds a free number by bisection. If the template gives all dumps the same name, to try
-    /// thousands of taken numbers would take long. Higher numbers may be taken.
+    /// Finds a free number by bisection: to try thousands of taken numbers would take long. Higher
+    /// numbers may be taken.
     fn first_free(&self) -> u64 {
         let (mut taken, mut free) = (NAME_TRIES_EACH - 1, 2 * NAME_TRIES_EACH);
         let facts = &self.facts;
@@ -213,7 +204,6 @@ impl DumpFile {
         Ok(())
     }
 
-    /// The final name of the file for a link type. The first file has a name without the link type.
     fn path(&self, link_type: LinkType) -> PathBuf {
         let extension = self.directory.format.extension();
         match self.streams.first() {
@@ -224,10 +214,11 @@ impl DumpFile {
         }
     }
 
-    /// Writes compressed copies of the captures, synced and under their final names.
+    /// Writes compressed copies of the captures, under their final names.
     ///
     /// # Errors
-    /// See [`compress`]; a rename fails, for example because the name is taken. Removes all copies.
+    /// See [`compress`]; a rename fails, for example because the name is taken. Copies are then
+    /// removed if possible.
     fn make_copies(&self, level: ZstdLevel) -> io::Result<(Vec<FinishedFile>, Option<SecondCopy>)> {
         let disk = self.directory.disk();
         let plain_bytes = self.captures.iter().map(|plain| plain.bytes).sum();
@@ -260,7 +251,6 @@ impl DumpFile {
         Ok((made, second))
     }
 
-    /// Undoes the compression: the plain captures stay.
     fn remove_copies(&mut self) {
         if !self.plain.is_empty() {
             let copies = std::mem::replace(&mut self.captures, std::mem::take(&mut self.plain));
@@ -270,7 +260,6 @@ impl DumpFile {
         }
     }
 
-    /// Removes the plain captures after the sidecar lists the compressed ones.
     fn remove_plain(&mut self) {
         if self.plain.is_empty() {
             return;
@@ -287,7 +276,6 @@ impl DumpFile {
         }
     }
 
-    /// A sentence for the user: the dump is not compressed because of this error.
     fn not_compressed(&self, error: &io::Error) -> String {
         let captures = self.plain.iter().chain(&self.captures);
         let name = captures.map(|capture| &capture.path).next();
@@ -295,15 +283,13 @@ impl DumpFile {
         format!("{}: not compressed: {error}", name.display())
     }
 
-    /// The path of a file with this extension.
     fn named(&self, extension: &str) -> PathBuf {
         let name = format!("{}.{extension}", self.stem);
         self.directory.path().join(name)
     }
 
-    /// Whether any capture file of the dump still exists, and no other process has replaced the
-    /// file. While both copies exist, only the plain captures count: the present sidecar lists
-    /// these.
+    /// Whether any capture file of the dump still exists, and no other process has replaced it.
+    /// While both copies exist, only the plain captures count, because the sidecar lists these.
     fn is_there(&self) -> io::Result<bool> {
         let disk = self.directory.disk();
         let captures = match self.plain.is_empty() {
@@ -323,8 +309,8 @@ impl DumpFile {
         Ok(false)
     }
 
-    /// Whether no file has the name of a plain capture. If another process replaced a capture, the
-    /// dump does not count as deleted.
+    /// Whether no file has the name of a plain capture. A capture that another process replaced
+    /// does not count as deleted.
     fn is_deleted(&self) -> bool {
         let disk = self.directory.disk();
         let mut captures = match self.plain.is_empty() {
@@ -356,12 +342,11 @@ impl DumpFile {
         captures.chain(parts).collect()
     }
 
-    /// Writes the sidecar, and replaces an older sidecar. Returns false if no capture exists, or if
-    /// another process replaced all captures.
+    /// Writes or replaces the sidecar. Returns false if no capture exists, or if another process
+    /// replaced all captures.
     fn write_sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
         if !self.is_there()? {
-            // The dump was deleted or has no file. A file with the name of a capture belongs to
-            // another process.
+            // A file that now has the name of a capture belongs to another process.
             return Ok(false);
         }
         self.compute_digests();
@@ -394,7 +379,7 @@ impl DumpFile {
     }
 
     /// Renames a file, and replaces no other file. If the name is taken, the new name gets a
-    /// number. A number that the first file gets is in the names of all later files too.
+    /// number. A number of the first file is in the names of all later files too.
     fn rename(&mut self, part: &Path, link_type: LinkType) -> io::Result<PathBuf> {
         let is_first = self
             .streams
@@ -414,7 +399,6 @@ impl DumpFile {
                     self.stem = format!("{stem}.{n}");
                 }
                 Err(error) => {
-                    // No file of this dump has the stem that was tried.
                     self.stem = stem;
                     return Err(error);
                 }
@@ -430,8 +414,7 @@ impl Drop for DumpFile {
     }
 }
 
-/// Operations of a worker. Except [`DumpFile::held`] and the two functions about open files, each
-/// may take as long as the disk takes. Errors have texts for the user. After an error only the
+/// Operations of a worker, which may take as long as the disk takes. After an error only the
 /// sidecar is still written.
 impl DumpFile {
     /// Makes the first file with its first piece. Called once, before any other piece is written.
@@ -444,7 +427,6 @@ impl DumpFile {
         })
     }
 
-    /// Writes a piece of a file. The first piece creates the file.
     pub(super) fn write(&mut self, piece: &EncodedPiece) -> io::Result<()> {
         let mut streams = self.streams.iter_mut();
         match streams.find(|it| it.link_type == piece.link_type) {
@@ -471,8 +453,8 @@ impl DumpFile {
             // If the next rename fails, the report must have the new name of this file.
             self.streams[place].rename(&capture.path);
         }
-        // The files are complete and named. If the directory cannot be synced, they are not called
-        // failed.
+        // The files are complete and named, so the dump does not fail if the directory cannot be
+        // synced.
         let _ = self
             .directory
             .disk()
@@ -484,8 +466,8 @@ impl DumpFile {
         Ok(())
     }
 
-    /// Makes compressed copies of the complete files. After success ([`SinkContents::replaced`]),
-    /// the next [`Self::sidecar`] removes the plain files if it succeeds. May take hours.
+    /// Makes compressed copies of the complete files. After success, the next [`Self::sidecar`]
+    /// that succeeds removes the plain files. May take hours.
     pub(super) fn compress(&mut self) {
         let Some(level) = self.directory.zstd else {
             return;
@@ -503,9 +485,8 @@ impl DumpFile {
     }
 
     /// Writes the sidecar through a `.part` file. Returns false if the dump was deleted or has no
-    /// file. If another process replaced its captures, returns false for a plain dump, and an error
-    /// for a dump that was just compressed. If the sidecar of a compressed dump cannot be written,
-    /// the plain files and the old sidecar stay.
+    /// file. If the sidecar of compressed files cannot be written, the plain files and the old
+    /// sidecar stay.
     pub(super) fn sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
         let mut written = self.write_sidecar(sidecar);
         if matches!(written, Ok(false)) && !self.plain.is_empty() && !self.is_deleted() {
@@ -551,7 +532,6 @@ impl DumpFile {
         }
     }
 
-    /// Number of open file descriptors.
     pub(super) fn open_files(&self) -> usize {
         self.streams.iter().filter(|it| it.is_open()).count()
     }
@@ -564,12 +544,10 @@ impl DumpFile {
     }
 }
 
-/// Removes files; a file that cannot be removed stays.
 fn remove_all(disk: &dyn Disk, files: &[FinishedFile]) {
     files.iter().for_each(|file| _ = disk.remove(&file.path));
 }
 
-/// The sidecar's entry for a capture.
 fn stored(capture: &FinishedFile) -> StoredFile {
     StoredFile {
         name: file_name(&capture.path).to_string_lossy().into_owned(),

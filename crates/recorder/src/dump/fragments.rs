@@ -1,9 +1,8 @@
 //! Later fragments that a dump keeps until their first fragment arrives, live within a budget of
 //! bytes that all dumps share.
 //!
-//! Every open dump of a flow keeps its own copies of fragments that may belong to its flow. Without
-//! the budget, fragments without a first fragment could take the memory of 1,024 packets in each of
-//! thousands of dumps.
+//! Every open dump of a flow keeps its own copies of fragments. Without the budget, fragments
+//! without a first fragment could take the memory of 1,024 packets in each of thousands of dumps.
 
 use std::{
     collections::VecDeque,
@@ -19,8 +18,7 @@ use super::active::{Bytes, WaitingPacket};
 
 /// Maximum number of fragments that one dump keeps.
 const FRAGMENTS_MAX: usize = 1024;
-/// Live: maximum of the bytes of one kind, for example of fragments, that all dumps keep together,
-/// entries of the queue included.
+/// Live: maximum of the bytes of one kind, for example of fragments, that all dumps keep together.
 const BYTES_MAX: usize = 64 << 20;
 
 /// Bytes of one kind that all dumps of a dumper keep, and their limit. All clones share one budget.
@@ -35,14 +33,14 @@ pub(super) struct KeptBytes {
 #[derive(Debug)]
 pub(super) struct KeptFragments {
     fragments: VecDeque<(FragmentKey, WaitingPacket)>,
-    /// Fragments that were dropped for lack of room, undecided.
+    /// Number of fragments that were dropped for lack of room, undecided.
     pub(super) forgotten: u64,
     all: KeptBytes,
 }
 
 impl KeptBytes {
-    /// From files the budget is unlimited, and only the limit of each dump applies. The time at
-    /// which other dumps end depends on threads, and must not change a result.
+    /// From files the budget is unlimited: the time at which other dumps end depends on threads,
+    /// and must not change a result.
     pub(super) fn new(is_live: bool) -> Self {
         Self {
             now: Arc::default(),
@@ -65,7 +63,6 @@ impl KeptBytes {
 }
 
 impl KeptFragments {
-    /// No fragments yet.
     pub(super) fn new(all: &KeptBytes) -> Self {
         Self {
             fragments: VecDeque::new(),
@@ -128,7 +125,7 @@ impl Drop for KeptFragments {
     }
 }
 
-/// Bytes of memory of a fragment. A fragment that is still in its bucket takes only an entry here.
+/// Bytes of memory of a fragment. A fragment in its bucket takes only an entry here.
 fn bytes_of(packet: &WaitingPacket) -> usize {
     let copied = match &packet.bytes {
         Bytes::Copied(data) => data.len(),
@@ -171,8 +168,6 @@ mod tests {
         }
     }
 
-    /// 100 dumps get 100 of the largest fragments each. Together they must never keep more than the
-    /// budget.
     #[test]
     fn all_dumps_together_keep_no_more_than_the_budget() {
         let all = KeptBytes::new(true);

@@ -1,5 +1,5 @@
-//! Tests with packets that imitate the texts of a dump file, with files that another process
-//! replaced, with a rename that fails, and with file names that are taken.
+//! Tests with packets that imitate the texts of a dump file, and with files that another process
+//! replaced.
 
 use std::{
     fs,
@@ -34,8 +34,7 @@ use crate::{
 const COMPLETE: &str = "verdict: complete";
 const OTHER: &str = "verdict: incomplete: 1 packet late";
 
-/// Payloads with texts that look like the field of the verdict, at several distances from the start
-/// of the packet.
+/// Payloads with texts that look like the field of the verdict.
 fn payloads() -> Vec<Vec<u8>> {
     let texts = [COMPLETE, "verdict: unfinished", OTHER, "verdict: "];
     let fields = texts.map(|text| format!("{text:240}").into_bytes());
@@ -50,7 +49,6 @@ fn payloads() -> Vec<Vec<u8>> {
     payloads
 }
 
-/// A cache of interfaces with one interface, number 0.
 fn names() -> InterfaceCache {
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
     let interfaces = Interfaces::default();
@@ -129,7 +127,6 @@ fn dump(directory: &Path, format: DumpFormat, packets: &[(i64, Vec<u8>)]) -> Dum
     file
 }
 
-/// The path of the dump's capture file.
 fn path(file: &DumpFile) -> PathBuf {
     file.held().locations.swap_remove(0)
 }
@@ -150,7 +147,6 @@ fn comments(path: &Path) -> String {
     String::from_utf8_lossy(&bytes[..length as usize]).into_owned()
 }
 
-/// Whether the verdict's field has exactly this text.
 fn says(path: &Path, verdict: &str) -> bool {
     let comments = comments(path);
     let field = comments.rfind("verdict: ").unwrap();
@@ -162,7 +158,7 @@ fn packets_stay_as_they_are() {
     let payloads = payloads();
     let at = |index: usize| (10 + i64::try_from(index).unwrap(), payloads[index].clone());
     let in_order: Vec<_> = (0..payloads.len()).map(at).collect();
-    // The last packet arrives first, so the other packets are late, and a merge writes a new file.
+    // The last packet arrives first, so a merge writes a new file.
     let mut disordered = in_order.clone();
     disordered.rotate_right(1);
     for format in [DumpFormat::PcapNg, DumpFormat::Pcap] {
@@ -178,7 +174,6 @@ fn packets_stay_as_they_are() {
     }
 }
 
-/// Checks that the digest in the sidecar is the digest of the file.
 fn assert_digest(file: &mut DumpFile) {
     file.compute_digests();
     let digest = Sha256::digest(fs::read(path(file)).unwrap());
@@ -190,8 +185,6 @@ fn assert_digest(file: &mut DumpFile) {
 #[test]
 fn a_file_that_somebody_else_changed_is_left_alone() {
     let packet = (0, format!("{COMPLETE:240}").repeat(20).into_bytes());
-    // Another process replaces the capture by a file with the same bytes and the same name, and
-    // changes the sidecar. The recorder must leave both files alone.
     let dir = tempfile::tempdir().unwrap();
     let mut file = dump(
         dir.path(),
@@ -210,8 +203,7 @@ fn a_file_that_somebody_else_changed_is_left_alone() {
     assert!(fs::read(&capture).unwrap() == bytes);
 }
 
-/// A pcap dump of two link types has two files. If the rename of the second file fails, the sidecar
-/// lists both files under the names that they have.
+/// The sidecar lists both files of a pcap dump under the names that they have.
 #[test]
 fn a_failed_rename_leaves_no_file_that_nobody_knows() {
     let disk = FakeDisk::default();
@@ -288,8 +280,7 @@ pub(super) fn sidecar() -> Sidecar {
     }
 }
 
-/// The template gives all dumps the same name, and `taken` names are taken. The next free name must
-/// be found after fewer than 40 failed tries to create a file.
+/// The template gives all dumps the same name, and `taken` names are taken.
 #[test]
 fn a_name_of_many_dumps_is_found_soon() {
     for taken in [0_u64, 1, 2, 31, 32, 33, 34, 63, 64, 65, 5000] {

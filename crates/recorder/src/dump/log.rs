@@ -1,5 +1,4 @@
-//! The log of a recorder's dumps, for its summary: the newest dumps with their reports, and counts
-//! of all older dumps.
+//! The log of a recorder's dumps: the reports of the newest dumps, and counts of all older dumps.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -47,7 +46,7 @@ impl DumpCounts {
     }
 }
 
-/// Sums over all finished dumps. No number decreases.
+/// Sums over all finished dumps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DumpTotals {
     /// Finished dumps by verdict.
@@ -61,7 +60,6 @@ pub struct DumpTotals {
     pub missing: BTreeMap<&'static str, u64>,
 }
 
-/// The log of dumps. The dumper writes the log, other threads read the log.
 #[derive(Debug, Default)]
 pub(crate) struct DumpLog(Mutex<DumpLogState>);
 
@@ -74,7 +72,6 @@ struct DumpLogState {
 }
 
 impl DumpLog {
-    /// Adds a finished dump.
     pub(crate) fn add(&self, report: DumpReport) {
         let logged = &mut *lock(&self.0);
         let totals = &mut logged.totals;
@@ -93,8 +90,7 @@ impl DumpLog {
         }
     }
 
-    /// Replaces the report of a finished dump, after its compression has ended or its sidecar was
-    /// written. No effect unless the log still has the report.
+    /// Replaces the report of a finished dump. No effect unless the log still has the report.
     pub(crate) fn replace(&self, report: &DumpReport) {
         let logged = &mut *lock(&self.0);
         let mut last = logged.last.iter_mut().rev();
@@ -103,7 +99,6 @@ impl DumpLog {
         }
     }
 
-    /// The ID of a dump that the log has.
     pub(crate) fn id_of(&self, number: u64) -> Option<String> {
         let logged = lock(&self.0);
         let found = logged.last.iter().rfind(|dump| dump.number == number);
@@ -117,13 +112,12 @@ impl DumpLog {
         found.cloned()
     }
 
-    /// The newest dumps, in the order in which they were finished. The reports are not copied:
-    /// meanwhile the dumper may wait for the lock, and 10,000 copies take long.
+    /// The newest dumps, in the order in which they were finished. The reports are not copied,
+    /// because the dumper may wait for the lock.
     pub(crate) fn last(&self) -> Vec<Arc<DumpReport>> {
         lock(&self.0).last.iter().cloned().collect()
     }
 
-    /// The sums over all finished dumps.
     pub(crate) fn totals(&self) -> DumpTotals {
         lock(&self.0).totals.clone()
     }

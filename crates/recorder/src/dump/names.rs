@@ -21,7 +21,6 @@ pub(crate) struct Directory {
     pub(super) digests: DigestTime,
     /// A block of a file is written when it has at least this many encoded bytes.
     pub(super) block_bytes: usize,
-    /// The requests to end the recording.
     control: Arc<StopControl>,
 }
 
@@ -34,8 +33,7 @@ impl Deref for Directory {
 }
 
 impl Directory {
-    /// Opens a directory as [`directory::DumpDirectory::open`] does. Digests are computed at the
-    /// best time for this processor.
+    /// Opens a directory as [`directory::DumpDirectory::open`] does.
     pub(crate) fn open(path: &Path, format: DumpFormat) -> io::Result<Self> {
         let place = directory::DumpDirectory::open(path)?;
         Ok(Self::of(place, format).with_digests(DigestTime::here()))
@@ -67,18 +65,14 @@ impl Directory {
         }
     }
 
-    /// This directory, with digests that are computed at this time.
     pub(crate) fn with_digests(self, digests: DigestTime) -> Self {
         Self { digests, ..self }
     }
 
-    /// This directory, with files that are compressed when they are complete; `None`: files stay
-    /// plain.
     pub(crate) fn compressed(self, zstd: Option<ZstdLevel>) -> Self {
         Self { zstd, ..self }
     }
 
-    /// This directory, where a block is written when it has at least this many bytes.
     #[cfg(test)]
     pub(crate) fn with_blocks(self, block_bytes: usize) -> Self {
         Self {
@@ -87,13 +81,11 @@ impl Directory {
         }
     }
 
-    /// This directory, whose dumps are registered at this keeper.
     pub(crate) fn kept_by(self, keeper: Option<&KeeperHandle>) -> Self {
         let place = self.place.with_keeper(keeper);
         Self { place, ..self }
     }
 
-    /// This directory, for a recording that this control ends.
     pub(crate) fn ended_by(self, control: &Arc<StopControl>) -> Self {
         let control = Arc::clone(control);
         Self { control, ..self }
@@ -104,13 +96,12 @@ impl Directory {
         self.control.is_urgent(grace)
     }
 
-    /// This directory, with file names from this template.
     pub(crate) fn with_names(self, template: &NameTemplate, host: &str) -> Self {
         let place = self.place.with_names(template, host);
         Self { place, ..self }
     }
 
-    /// The directory of this name in this directory; without a name this directory.
+    /// The subdirectory of this name; without a name this directory.
     pub(super) fn below(&self, name: Option<&SubDirectory>) -> Self {
         let place = self.place.below(name);
         Self {

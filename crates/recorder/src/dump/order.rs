@@ -31,8 +31,7 @@ pub(super) const DATAGRAM_NS: i64 = 100_000_000;
 pub(crate) enum DumperMessage {
     /// Start a dump, whose window is reserved.
     Open(Box<(DumpOrder, Reservation)>),
-    /// One more alert belongs to a dump. The dump can mark the alert's frame only if the frame is
-    /// not written yet, and its record is `unread` or later.
+    /// One more alert of a dump. The dump marks only frames whose record is `unread` or later.
     Alert {
         id: u64,
         alert: Arc<Alert>,
@@ -42,18 +41,16 @@ pub(crate) enum DumperMessage {
     Close(Box<CloseOrder>),
 }
 
-/// Maximum number of messages in the queue of the dumper. Live, further messages wait in the
-/// analyzer.
+/// Maximum number of messages in the queue of the dumper.
 const BEHIND_MAX: usize = 1024;
 
 /// If this number of messages waits in the analyzer, no more alerts that join a dump are sent. An
 /// alert takes about 1 KiB.
 const UNSENT_ALERTS_MAX: usize = 16_384;
 
-/// Live: the analyzer's end of the queue to the dumper. Before the end of the recording, the
-/// analyzer does not wait for a dumper that a disk delays: messages without room in the queue wait
-/// here. The limits on open dumps bound the waiting orders, because a dump whose order waits here
-/// is not finished. Each dump has at most two orders. [`UNSENT_ALERTS_MAX`] bounds the alerts.
+/// Live: the analyzer's end of the queue to the dumper. Messages without room in the queue wait
+/// here, so that the analyzer need not wait for a dumper that a disk delays. The limits on open
+/// dumps bound the waiting orders, and [`UNSENT_ALERTS_MAX`] bounds the alerts.
 #[derive(Debug)]
 pub(crate) struct DumperMessages {
     queue: SyncSender<DumperMessage>,
@@ -67,21 +64,16 @@ impl DumperMessages {
         (Self { queue, unsent }, messages)
     }
 
-    /// Sends a message after all earlier messages. If the dumper has ended, the message is dropped:
-    /// either the dumper was asked to end, or it failed, and the join of its thread reports the
-    /// failure.
+    /// Sends a message after all earlier messages. If the dumper has ended, the message is dropped.
     pub(crate) fn send(&mut self, message: DumperMessage) {
         self.unsent.push_back(message);
         self.push();
     }
 
-    /// Whether an alert that joins a dump may be sent. Live, the limits on open dumps do not bound
-    /// such alerts.
     pub(crate) fn has_room_for_alert(&self) -> bool {
         self.unsent.len() < UNSENT_ALERTS_MAX
     }
 
-    /// Sends waiting messages, as far as the queue has room.
     pub(crate) fn push(&mut self) {
         while let Some(message) = self.unsent.pop_front() {
             if let Err(TrySendError::Full(message)) = self.queue.try_send(message) {
@@ -91,8 +83,7 @@ impl DumperMessages {
         }
     }
 
-    /// Sends all waiting messages, and waits while the queue is full: the analyzer has nothing else
-    /// to do.
+    /// Sends all waiting messages, and waits while the queue is full.
     pub(crate) fn finish(&mut self) {
         for message in std::mem::take(&mut self.unsent) {
             let _ = self.queue.send(message);
@@ -100,14 +91,12 @@ impl DumperMessages {
     }
 }
 
-/// An order to start a dump.
 #[derive(Debug)]
 pub(crate) struct DumpOrder {
     pub(crate) id: u64,
     /// The trigger's expression or name, for file names and reports.
     pub(crate) rule: String,
-    /// The number of the trigger rule, or the number that stands for IDS alerts or for dumps by
-    /// hand.
+    /// The number of the trigger rule. Alerts and dumps by hand have numbers too.
     pub(crate) rule_number: usize,
     /// The directory for the dump's files, below the directory of the dumps.
     pub(crate) into: Option<SubDirectory>,
@@ -115,23 +104,20 @@ pub(crate) struct DumpOrder {
     pub(crate) asked_by: Option<Arc<str>>,
     /// The identity under which the control plane accepted the request.
     pub(crate) caller: Option<Arc<str>>,
-    /// The reason, if the trigger names a reason.
     pub(crate) reason: Option<Arc<str>>,
     /// The name of the dump's rule; `None`: a dump without a rule, by hand or of an IDS alert.
     pub(crate) rule_name: Option<Arc<str>>,
     pub(crate) window: DumpWindow,
-    /// Producer, record and interface of the trigger packet. `None`: a command or an alert
-    /// triggered the dump, without a packet.
+    /// Producer, record and interface of the trigger packet, if a packet triggered the dump.
     pub(crate) trigger: Option<(usize, u64, u16)>,
     /// Ring time of the trigger, ns. All times of an order are ring time.
     pub(crate) trigger_ns: i64,
-    /// Stamp minus ring time of the trigger packet, ns. Without a trigger packet, that of the alert
-    /// or of the system's clock. Reports add this offset to all ring times.
+    /// Stamp minus ring time of the trigger, ns. Reports add this offset to ring times.
     pub(crate) offset_ns: i64,
     pub(crate) expression: String,
     pub(crate) predicate: DumpPredicate,
-    /// The link type of the trigger packet, if a script or module made the filter. If the filter
-    /// cannot be compiled for this link type, the script or module is at fault.
+    /// The link type of the trigger packet, if a script or module made the filter. The filter must
+    /// compile for this link type.
     pub(crate) made_for: Option<LinkType>,
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
@@ -160,8 +146,7 @@ pub(crate) struct CloseOrder {
     pub(crate) suppressed: Suppressed,
     /// The first record of each producer that no longer belongs to the dump.
     pub(crate) ends: Vec<u64>,
-    /// Recorded packets up to the close, by interface (offline only, where the number depends only
-    /// on the input).
+    /// Recorded packets up to the close, by interface; offline only.
     pub(crate) received: Option<Vec<u64>>,
     /// Ring time at the close, ns.
     pub(crate) clock_ns: i64,
@@ -170,7 +155,6 @@ pub(crate) struct CloseOrder {
     pub(crate) start_ns: i64,
     /// Packets in or near the window that the trigger rules did not see.
     pub(crate) unseen: u64,
-    /// Upper bound on the packets that have arrived too late up to now. Live only: from files the
-    /// number depends on the dumper's progress.
+    /// Upper bound on the packets that have arrived too late up to now. Live only.
     pub(crate) late: Option<Arc<AtomicU64>>,
 }

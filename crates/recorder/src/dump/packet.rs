@@ -1,7 +1,7 @@
 //! A packet of a dump, without its bytes.
 
-/// The sort key of packets that wait to be written: ring time, then source in the order the user
-/// gave, then producer, then record.
+/// The sort key of waiting packets: ring time, then source in the user's order, then producer, then
+/// record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PacketKey {
     pub(crate) time_ns: i64,
@@ -10,10 +10,8 @@ pub(crate) struct PacketKey {
     pub(crate) record: u64,
 }
 
-/// The properties of a packet in a dump.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PacketMeta {
-    /// The packet's place, in ring time.
     pub(crate) key: PacketKey,
     /// The packet's stamp, ns since the epoch.
     pub(crate) stamp_ns: i64,
@@ -21,7 +19,6 @@ pub(crate) struct PacketMeta {
     /// Ring-wide interface identifier.
     pub(crate) interface: u16,
     pub(crate) direction: u8,
-    /// The packet triggered the dump, or matched one of its alerts when the packet was written. A
-    /// pcapng file marks such a packet with a comment.
+    /// The packet triggered the dump, or was recognized as an alert's frame when it was written.
     pub(crate) is_trigger: bool,
 }
