@@ -1,7 +1,6 @@
 //! Encodes the packets of one capture file. Only [`CaptureOutput::finish`] touches the disk.
 //!
-//! The encoder knows where in the file each block goes, so blocks are written without another copy.
-//! The packets of an unordered input are in several [runs](super::runs); [`CaptureOutput::finish`]
+//! The packets of an unordered input are in several [runs](super::runs). [`CaptureOutput::finish`]
 //! merges the runs into a new file, which is in order by ring time and source. Packets of one time
 //! and source keep the order in which they arrived.
 
@@ -29,11 +28,10 @@ use crate::{control::packet_id::PacketId, intake::interfaces::RecordedInterface}
 /// Interfaces that were described, by their ring-wide identifiers.
 pub(super) type KnownInterfaces = BTreeMap<u16, Arc<RecordedInterface>>;
 
-/// Longest comment of one packet, bytes: a few gaps. An option of the file cannot be longer than 64
-/// KiB.
+/// Longest comment of one packet, bytes. An option of the file cannot be longer than 64 KiB.
 const COMMENT_BYTES: usize = 1000;
 
-/// Sums over packets of a dump that were written, or are to be written.
+/// Sums over packets of a dump.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct WrittenTotals {
     pub(crate) packets: u64,
@@ -68,9 +66,7 @@ pub(crate) struct CaptureOutput {
     encoder: Encoder,
     /// Bytes of the file before those in the encoder.
     offset: u64,
-    /// Packets that were encoded.
     encoded: WrittenTotals,
-    /// Sort key of the last packet.
     last: Option<SortKey>,
     /// All packets up to now are in order: the file is one run.
     is_sorted: bool,
@@ -88,14 +84,13 @@ pub(crate) struct CaptureOutput {
     offsets: BTreeMap<usize, Vec<(u64, i64)>>,
     /// Numbers of the marked packets in the file.
     marked: BTreeSet<u64>,
-    /// The comment of the next packet, about a gap before the packet.
+    /// The comment of the next packet, about a gap before it.
     comment: Option<String>,
     /// The comments of packets, by the packet's number in the file.
     comments: BTreeMap<u64, String>,
 }
 
 impl CaptureOutput {
-    /// Encodes the file header.
     pub(crate) fn new(
         format: DumpFormat,
         link_type: LinkType,
@@ -179,7 +174,6 @@ impl CaptureOutput {
         Ok(())
     }
 
-    /// Encodes an interface block, and returns its index.
     fn describe(&mut self, id: u16, known: &KnownInterfaces) -> io::Result<usize> {
         self.encoder.interface(described(known, id)?)?;
         self.interfaces.push(id);
@@ -191,8 +185,7 @@ impl CaptureOutput {
         self.encoder.buffer().len()
     }
 
-    /// Takes the memory of the current block if nothing is encoded in the block. The next packet
-    /// then begins a small block.
+    /// Takes the memory of the current block if nothing is encoded in the block.
     pub(crate) fn give_back(&mut self) -> Option<Block> {
         let buffer = self.encoder.buffer();
         if buffer.len() > 0 {
@@ -259,8 +252,7 @@ impl CaptureOutput {
     ) -> io::Result<Self> {
         let path = stream.path().with_extension("merge.part");
         let mut merged = Self::new(self.format, self.link_type, &self.heading)?;
-        // The other interfaces are described with their first packets, in whatever run these
-        // packets are.
+        // The other interfaces are described with their first packets.
         for id in self.interfaces.iter().take(self.interfaces_first) {
             merged.interface(*id, known)?;
         }
@@ -365,7 +357,6 @@ impl CaptureOutput {
 }
 
 impl WrittenTotals {
-    /// The sum of two files.
     pub(crate) fn with(self, other: Self) -> Self {
         let either = |pick: fn(i64, i64) -> i64, a: Option<i64>, b: Option<i64>| {
             a.zip(b).map(|(a, b)| pick(a, b)).or(a).or(b)

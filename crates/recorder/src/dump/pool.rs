@@ -1,24 +1,17 @@
 //! The threads for work that may wait for a disk.
 //!
-//! Each dump has a sink (its [files](super::file)), and each sink has a queue of work: the packets
-//! that the dumper encoded, then the end of the dump. One worker at a time does the work of a
-//! queue, in the queue's order.
+//! Each dump has a sink (its [files](super::file)) with two lanes. One lane writes blocks to the
+//! disk, the other adds the blocks to the SHA-256 digests. One worker at a time does the work of a
+//! lane, in order. SHA-256 takes 0.5 to 0.7 s for a GB on a processor with instructions for
+//! SHA-256, about as long as a disk that writes 2 GB/s.
 //!
 //! Work that may wait until a disk has stored data (sync, merge, sidecar) is *slow*. Usually at
-//! least two of the four writing workers do no slow work. If no worker does slow work, the next
-//! free worker takes slow work before it writes further blocks of begun dumps. The writing workers
-//! take the first packets of a dump before all other work, so these packets rarely wait for a sync
-//! of another dump. Separate workers compress, because compression may take hours.
+//! least two of the four writing workers do no slow work. The first packets of a dump come before
+//! all other work of these workers. Separate workers compress, because compression may take hours.
 //!
-//! All sinks share a budget of bytes that are encoded and not written yet. A queue may grow to half
-//! of the rest of the budget (dynamic thresholds, Choudhury and Hahne 1998). So a sink that makes
-//! no progress takes at most about a third of the budget, and other sinks go on. A sink without
-//! room delays only its own dump, whose packets wait in the ring.
-//!
-//! A sink has two lanes, each in its own order. One lane writes blocks to the disk, the other adds
-//! the blocks to the SHA-256 digests. Different workers may work on the two lanes of one sink. So
-//! the slower lane sets the speed of a dump. SHA-256 takes 0.5 to 0.7 s for a GB on a processor
-//! with instructions for SHA-256, about as long as a disk that writes 2 GB/s.
+//! All sinks share a budget of encoded bytes that are not written yet. A queue may grow to half of
+//! the rest of the budget (dynamic thresholds, Choudhury and Hahne 1998). So a sink that makes no
+//! progress takes at most about a third of the budget, and other sinks go on.
 //!
 //! From files the dumper waits until the sinks have done their work, so that results do not depend
 //! on the speed of a disk.
@@ -55,33 +48,28 @@ use crate::control::{common::RecorderShared, lock};
 
 /// Number of writing workers.
 const WRITERS: usize = 4;
-/// Number of writing workers that usually do no slow work; fewer if only two or less exist.
+/// Number of writing workers that usually do no slow work.
 const NEVER_SLOW: usize = 2;
-/// Number of workers that compress complete dumps, and write nothing else.
+/// Number of workers that compress complete dumps.
 const COMPRESSORS: usize = 2;
 /// Limit of the bytes of packets, of all dumps, that are copied and not written yet. A disk of 1
 /// GB/s that stalls for 20 ms needs a third of this budget.
 pub(crate) const BUDGET_BYTES: usize = 64 << 20;
-/// Upper bound of the descriptors that a worker opens during its work, for example of a capture,
-/// its compressed copy, and the capture again to check its name. The pool leaves room for these
-/// descriptors.
+/// Descriptors that a worker may open during its work. The pool leaves room for these descriptors.
 const FILES_AT_WORK: usize = 3;
 /// Time that the dumper waits for a result of the workers before it checks whether the workers
-/// still run. Workers report all results that the dumper waits for, so the check is only for bugs.
+/// still run.
 const WRITERS_WAIT: Duration = Duration::from_millis(100);
 
-/// Resources of a pool.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PoolConfig {
-    /// Number of threads that write.
     pub(crate) writers: usize,
-    /// Number of threads that compress.
     pub(crate) compressors: usize,
     /// From files: the dumper waits until the threads have done the work of a sink.
     pub(crate) waits: bool,
     /// Bytes that may be encoded and not written, for all sinks.
     pub(crate) budget_bytes: usize,
-    /// Descriptors that sinks may have open. If sinks have several files each, a few more are open.
+    /// Descriptors that sinks may have open, about.
     pub(crate) files_max: usize,
 }
 
@@ -118,8 +106,7 @@ pub(crate) struct Pool {
     waits: bool,
 }
 
-/// If a worker panics, tells the other workers to end and wakes the dumper, so that no thread waits
-/// for the worker that panicked.
+/// If a worker panics, tells the other workers to end and wakes the dumper.
 struct Watch(Arc<PoolShared>);
 
 impl Drop for Watch {
@@ -220,8 +207,7 @@ impl Pool {
         self.shared.limits.spares.trim();
     }
 
-    /// Panics if a worker has ended. Workers end only with the pool, or after a worker panicked,
-    /// and a worker that panicked never reports its work.
+    /// Panics if a worker has ended. Workers end only with the pool, or after a worker panicked.
     fn look(&self) {
         let is_gone = self.writers.iter().any(JoinHandle::is_finished);
         assert!(!is_gone, "a thread that writes dumps panicked");

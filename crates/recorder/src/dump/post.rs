@@ -1,9 +1,7 @@
-//! Runs a command for finished dumps, without a shell. Separate threads start the command, wait for
-//! its end, and end a command that takes too long. The dumper never waits for these threads. The
-//! end of the recording waits for these threads.
+//! Runs a command for finished dumps, without a shell, on separate threads.
 //!
-//! The command has the identity and the privileges of the threads. The threads start before the
-//! recorder gives up its privileges, so a command may have another identity than the recorder.
+//! The threads start before the recorder gives up its privileges, so a command may have another
+//! identity than the recorder.
 
 use std::{
     error::Error,
@@ -73,7 +71,7 @@ impl fmt::Debug for PostConfig {
 /// the dump's captures are appended to the arguments.
 ///
 /// A value never starts an option: if a value with a leading `-` begins an argument, the value gets
-/// `./` in front. The text of `{rule}` may be free text of an API admin.
+/// `./` in front.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostCommand(Vec<String>);
 
@@ -120,7 +118,6 @@ impl PostCommand {
         Ok(Self(words))
     }
 
-    /// The program and its arguments for a dump.
     fn words(&self, dump: &PostJob) -> Vec<String> {
         let lossy = |path: &Path| path.to_string_lossy().into_owned();
         let first = dump
@@ -234,7 +231,6 @@ pub struct PostCounts {
     pub to_be_done: u64,
 }
 
-/// Reads the counts of commands from any thread.
 #[derive(Debug, Clone)]
 pub(crate) struct PostCounter(Arc<PostShared>);
 
@@ -245,14 +241,13 @@ struct PostShared {
     counts: Mutex<PostCounts>,
 }
 
-/// The threads that run commands.
 #[derive(Debug)]
 pub(crate) struct Post {
     shared: Arc<PostShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Takes finished dumps for the threads. The threads end when all queues are dropped.
+/// Takes finished dumps for the threads, which end when all queues are dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct PostQueue {
     shared: Arc<PostShared>,
@@ -316,7 +311,7 @@ impl PostCounter {
 }
 
 impl PostQueue {
-    /// Queues a finished dump. Never waits.
+    /// Queues a finished dump, or skips its command if the queue is full.
     pub(crate) fn submit(&self, report: &DumpReport) {
         let stem = report.id.rsplit('/').next().unwrap_or(&report.id);
         let named = |path: &PathBuf| {
@@ -353,8 +348,7 @@ impl PostQueue {
         }
     }
 
-    /// Ends running commands: SIGTERM within [`LOOK`], then SIGKILL for the rest of the process
-    /// group when the command has ended, or after about [`GRACE`]. Skips the commands that wait.
+    /// Ends running commands with SIGTERM, then with SIGKILL. Skips the commands that wait.
     pub(crate) fn abort(&self) {
         self.shared.is_aborted.store(true, Ordering::SeqCst);
     }
@@ -367,7 +361,7 @@ impl PostShared {
 
     fn run(&self, waiting: &Mutex<Receiver<PostJob>>, events: &Events) {
         loop {
-            // One thread waits for the next dump with the lock, the other threads wait for the
+            // One thread waits with the lock for the next dump, the other threads wait for the
             // lock.
             let next = lock(waiting).recv();
             let Ok(dump) = next else {

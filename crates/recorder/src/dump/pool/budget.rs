@@ -7,11 +7,11 @@ use std::sync::{
 
 use crate::dump::{block::SpareBlocks, output::EncodedPiece};
 
-/// An open block is counted in steps of this many bytes, so that few packets touch shared counters.
+/// An open block is counted with this many bytes in advance, so that few packets touch shared
+/// counters.
 const COUNTED_BYTES: usize = 8 * 1024;
 
-/// Limits and counters of all sinks of a pool. The counters need no order between them: only the
-/// dumper adds bytes, live after it asked for room.
+/// Limits and counters of all sinks of a pool. Only the dumper adds bytes.
 #[derive(Debug)]
 pub(super) struct PoolLimits {
     pub(super) budget_bytes: usize,
@@ -51,14 +51,12 @@ impl Charge {
         }
     }
 
-    /// A charge for further bytes of the same sink.
     pub(super) fn with(&self, bytes: usize) -> Self {
         let mut other = Self::new(&self.queued, &self.limits);
         other.set(bytes);
         other
     }
 
-    /// Counts exactly `bytes`.
     pub(super) fn set(&mut self, bytes: usize) {
         for count in [&*self.queued, &*self.limits.queued] {
             count.fetch_add(bytes, Ordering::Relaxed);
@@ -67,7 +65,7 @@ impl Charge {
         self.bytes = bytes;
     }
 
-    /// Counts at least `bytes`, in steps of [`COUNTED_BYTES`].
+    /// Counts at least `bytes`.
     pub(super) fn cover(&mut self, bytes: usize) {
         if bytes > self.bytes {
             self.set(bytes + COUNTED_BYTES);
@@ -81,7 +79,7 @@ impl Charge {
     }
 
     /// Whether bytes of the sink were handed over and are not yet written, or not yet in the
-    /// digests. Other charges count such bytes.
+    /// digests.
     pub(super) fn is_followed(&self) -> bool {
         self.queued.load(Ordering::Relaxed) > self.bytes
     }
@@ -93,8 +91,7 @@ impl Drop for Charge {
     }
 }
 
-/// A piece of a file that both lanes of a sink share. After both lanes are done, large memory of
-/// the piece may be kept for the next blocks.
+/// A piece of a file that both lanes of a sink share.
 #[derive(Debug)]
 pub(in crate::dump) struct Load {
     pub(super) piece: EncodedPiece,

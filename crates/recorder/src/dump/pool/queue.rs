@@ -29,23 +29,19 @@ pub(in crate::dump) struct SinkQueue {
     id: u64,
     pub(in crate::dump) format: DumpFormat,
     shared: Arc<PoolShared>,
-    /// The encoders of the sink's files.
     captures: Captures,
     /// Counts the bytes that are encoded and not handed over.
     open: Charge,
     /// A block with at least this many bytes is handed over.
     block_bytes: usize,
-    /// Whether a full block was handed over since the last flush.
+    /// Whether a full block was handed over since the last [`Self::hand_over`].
     is_busy: bool,
-    /// From files: the dumper waits until the sink has done its work, so that results do not depend
-    /// on the speed of a disk.
+    /// From files: the dumper waits until the sink has done its work.
     waits: bool,
     /// The failure of the sink, if it has failed.
     pub(in crate::dump) fault: Option<SinkFault>,
-    /// The contents that the sink reported last, except with a fault. Before the first report: the
-    /// name that the first file should get.
+    /// The contents that the sink reported last, except with a fault.
     pub(in crate::dump) completed: SinkContents,
-    /// Tests: the sink has no room.
     #[cfg(test)]
     pub(in crate::dump) is_full: bool,
 }
@@ -66,8 +62,6 @@ pub(in crate::dump) const DISK: &str = "disk";
 pub(in crate::dump) const STOPPED: &str = "stopped";
 
 impl SinkQueue {
-    /// The queue of the sink with this number. `waits`: the dumper waits until the sink's work is
-    /// done.
     pub(super) fn new(
         id: u64,
         (captures, directory): (Captures, &Directory),
@@ -136,7 +130,6 @@ impl SinkQueue {
         self.write(piece);
     }
 
-    /// Describes an interface, as [`Captures::interface`] does.
     pub(in crate::dump) fn interface(&mut self, id: u16, interface: &Arc<RecordedInterface>) {
         self.captures.interface(id, interface);
     }
@@ -146,10 +139,9 @@ impl SinkQueue {
         self.captures.gap(gap);
     }
 
-    /// Hands over the encoded bytes, so that readers of the file see the bytes soon. If the result
-    /// is false, the caller flushes again later, for one of two reasons. Earlier bytes are still in
-    /// work: with fewer flushes a slow disk gets few large blocks. Or a block was handed over since
-    /// the last flush: the next flush gives back a large block if no packet follows.
+    /// Hands over the encoded bytes, so that readers of the file see the bytes soon. False: the
+    /// caller must flush again later. While earlier bytes are in work, a flush hands over nothing,
+    /// so that a slow disk gets few large blocks.
     pub(in crate::dump) fn flush(&mut self) -> bool {
         let is_blocked = !self.waits && self.fault.is_none() && self.open.is_followed();
         if is_blocked && self.captures.bytes() > 0 {
@@ -176,7 +168,6 @@ impl SinkQueue {
         self.wait();
     }
 
-    /// Hands over the encoded bytes.
     fn hand_over(&mut self) {
         if self.fault.is_some() {
             return;
@@ -212,7 +203,6 @@ impl SinkQueue {
         self.shared.submit(self.id, work);
     }
 
-    /// From files, returns when the sink has done all its work.
     fn wait(&self) {
         if self.waits {
             self.shared.wait(self.id);

@@ -45,7 +45,6 @@ fn captures() -> Captures {
     Captures::new(DumpFormat::PcapNg, Heading::default())
 }
 
-/// The first piece of a file.
 fn header(limits: &Arc<PoolLimits>) -> Arc<Load> {
     let output = CaptureOutput::new(DumpFormat::PcapNg, LinkType::ETHERNET, &Heading::default());
     Arc::new(Load {
@@ -54,7 +53,6 @@ fn header(limits: &Arc<PoolLimits>) -> Arc<Load> {
     })
 }
 
-/// A file that is to be created in this directory.
 fn body(directory: &Directory, limits: &Arc<PoolLimits>) -> SinkBody {
     let facts = FileFacts {
         names: NameFacts::default(),
@@ -67,7 +65,6 @@ fn body(directory: &Directory, limits: &Arc<PoolLimits>) -> SinkBody {
     SinkBody::new(Box::new(DumpFile::new(directory, facts)), limits)
 }
 
-/// A sink with this work, on a separate disk.
 fn slot(limits: &Arc<PoolLimits>, has_begun: bool, work: SinkWork) -> SinkSlot {
     let disk = Arc::new(FakeDisk::default());
     let directory = Directory::on(disk, Path::new("dumps"), DumpFormat::PcapNg);
@@ -76,8 +73,7 @@ fn slot(limits: &Arc<PoolLimits>, has_begun: bool, work: SinkWork) -> SinkSlot {
     slot
 }
 
-/// First packets come first. One worker does slow work if there is any. More workers do slow work
-/// only if nothing is to be written, and never more than the limit.
+/// First packets come first. Slow work never takes more workers than the limit.
 #[test]
 fn nothing_waits_for_slow_work_and_slow_work_is_done() {
     let limits = Arc::new(limits());
@@ -164,16 +160,13 @@ fn queues_share_the_budget_and_leave_some() {
     grown(5000, &mut random);
 }
 
-/// The end of a dump: its outcome, and its files by name.
 struct Left {
     outcome: SinkOutcome,
     files: BTreeMap<PathBuf, Vec<u8>>,
 }
 
-/// Writes a dump. A random generator with this seed makes its packets, gaps and interfaces, and
-/// closes files now and then. `is_queued`: the work waits in the queue, and is done about once for
-/// each MiB; otherwise the work is done after each packet. `capacity`: bytes that the disk has room
-/// for.
+/// Writes a dump of random packets, gaps and interfaces. `is_queued`: the work is done about once
+/// for each MiB, otherwise after each packet. `capacity`: bytes that the disk has room for.
 fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
     let mut random = fastrand::Rng::with_seed(seed);
     let disk = FakeDisk::default();
@@ -225,8 +218,8 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
     disk.set_capacity(capacity);
     let mut described = BTreeSet::new();
     let (mut time_ns, mut bytes) = (1000, 0);
-    // Some seeds make large packets, some small packets. Late packets, gaps, marks, stepped stamps
-    // and the second interface are frequent with some seeds and rare with other seeds.
+    // Some seeds make large packets, some small packets; late packets and gaps are frequent or
+    // rare.
     let longest = [100, 1514, 9000, 262_000][(seed % 4) as usize];
     let rarity = [20, 500, 10_000, 1_000_000][(seed / 4 % 4) as usize];
     while bytes < 20 << 20 {
@@ -303,7 +296,6 @@ fn a_queue_makes_the_same_files_as_writing_at_once() {
     }
 }
 
-/// A dump on a full disk has exactly the whole packets that it reports.
 #[test]
 fn blocks_that_a_full_disk_refuses_leave_whole_packets() {
     let first = fastrand::u64(..u64::from(u32::MAX)) * 16;

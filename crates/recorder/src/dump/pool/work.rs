@@ -45,8 +45,7 @@ pub(in crate::dump) enum SinkWork {
 /// The result of a piece of work.
 #[derive(Debug)]
 pub(in crate::dump) enum SinkOutcome {
-    /// A piece of work failed. From now on the sink writes only its sidecar. Sent at most once for
-    /// a sink.
+    /// A piece of work failed. From now on the sink writes only its sidecar.
     Failed(SinkFault),
     /// The answer to [`SinkWork::Flush`], [`SinkWork::Finish`] and [`SinkWork::Compress`].
     Done {
@@ -95,7 +94,6 @@ pub(super) struct PoolState {
     pub(super) is_over: bool,
 }
 
-/// A sink in the pool.
 #[derive(Debug)]
 pub(super) struct SinkSlot {
     /// `None`: a worker works on the sink.
@@ -105,8 +103,7 @@ pub(super) struct SinkSlot {
     is_listed: bool,
     /// The digests are computed while the files are written.
     has_digests: bool,
-    /// Digests of the files. `None`: a worker is updating the digests, or has taken the digests to
-    /// complete the files.
+    /// Digests of the files. `None`: a worker has taken the digests.
     pub(super) digests: Option<FileDigests>,
     /// Pieces that go into the digests next.
     pub(super) loads: VecDeque<Arc<Load>>,
@@ -114,7 +111,6 @@ pub(super) struct SinkSlot {
     pub(super) has_begun: bool,
 }
 
-/// The files of a dump, and whether they have failed.
 #[derive(Debug)]
 pub(super) struct SinkBody {
     pub(super) file: Box<DumpFile>,
@@ -134,14 +130,12 @@ pub(super) enum WorkClass {
     Digest,
 }
 
-/// The next task of a worker.
 pub(super) enum SinkTask {
     Work(Box<WorkTask>),
     /// Adds a piece to the digests of a sink.
     Digest(u64, FileDigests, Arc<Load>),
 }
 
-/// A piece of work that a worker has taken.
 pub(super) struct WorkTask {
     pub(super) id: u64,
     pub(super) body: SinkBody,
@@ -169,7 +163,6 @@ impl PoolShared {
         drop(given_up);
     }
 
-    /// The condition that wakes the workers of a lane.
     fn lane(&self, lane: Lane) -> &Condvar {
         match lane {
             Lane::Write => &self.work,
@@ -177,8 +170,7 @@ impl PoolShared {
         }
     }
 
-    /// The loop of a worker. The loop ends when the pool is dropped, or when another worker has
-    /// panicked.
+    /// The loop of a worker, until the pool is dropped or a worker has panicked.
     pub(super) fn work(&self, lane: Lane, news: &mpsc::Sender<(u64, SinkOutcome)>) {
         let mut state = lock(&self.state);
         while !state.is_over {
@@ -206,7 +198,6 @@ impl PoolShared {
         }
     }
 
-    /// Does a piece of work, and gives the sink back.
     fn do_work(
         &self,
         mut task: Box<WorkTask>,
@@ -220,7 +211,7 @@ impl PoolShared {
             let done = (task.body).perform(task.work, task.digests, task.is_last);
             if let Some(outcome) = done {
                 // The news is sent before another worker can take the sink, so that the sink's news
-                // arrive in order. The dumper may have ended.
+                // arrive in order.
                 let _ = news.send((task.id, outcome));
             }
             Some(task.body)
@@ -232,7 +223,7 @@ impl PoolShared {
             self.work.notify_one();
         }
         let ready = state.put_back(task.id, body);
-        // Wakes only the other kind of worker: this worker takes more work of `lane` itself.
+        // Wakes only the other kind of worker: this worker looks for more work itself.
         if let Some(other) = ready.map(WorkClass::lane).filter(|other| *other != lane) {
             self.lane(other).notify_one();
         }
@@ -258,9 +249,8 @@ impl PoolShared {
 }
 
 impl PoolState {
-    /// Adds work to the queue of a sink. Returns the class for which one more worker must be
-    /// woken, and the work that is dropped because of `work`, which the caller drops without the
-    /// lock.
+    /// Adds work to the queue of a sink. Returns the class for which one more worker must be woken,
+    /// and the work that is dropped, which the caller drops without the lock.
     pub(super) fn submit(
         &mut self,
         id: u64,
@@ -333,7 +323,6 @@ impl PoolState {
         })
     }
 
-    /// The first piece of work of a class, with its sink.
     pub(super) fn take(&mut self, class: WorkClass) -> Option<SinkTask> {
         let id = self.ready[class as usize].pop_front()?;
         let slot = self.slots.get_mut(&id)?;
@@ -361,7 +350,6 @@ impl PoolState {
         })))
     }
 
-    /// The next piece that goes into a digest.
     fn take_digest(&mut self) -> Option<SinkTask> {
         while let Some(id) = self.ready[WorkClass::Digest as usize].pop_front() {
             // The dumper may have closed the sink since.
@@ -375,7 +363,6 @@ impl PoolState {
         None
     }
 
-    /// Makes the digests of a sink available again.
     pub(super) fn put_digests_back(&mut self, id: u64, digests: FileDigests) {
         let Some(slot) = self.slots.get_mut(&id) else {
             return;
@@ -418,7 +405,6 @@ impl WorkClass {
 }
 
 impl SinkSlot {
-    /// A sink without work.
     pub(super) fn new(body: SinkBody) -> Self {
         let digests = body.file.digests();
         Self {
@@ -432,7 +418,6 @@ impl SinkSlot {
         }
     }
 
-    /// Whether work is left, or a worker works on the sink.
     fn is_busy(&self) -> bool {
         self.body.is_none() || !self.work.is_empty()
     }

@@ -75,8 +75,6 @@ fn no_value_of_a_dump_starts_an_option() {
     assert!(PostCommand::new("/hooks/{verdict} x").is_ok());
 }
 
-/// Runs a command for dumps that all finish at the same time. Returns the outcomes and their
-/// counts.
 fn run(
     command: &str,
     limit: Duration,
@@ -144,7 +142,6 @@ fn a_command_is_told_of_its_dump() {
     assert_eq!(told, "d/x.pcapng|d/x.pcapng|d/x.json|udp|complete|0|\n");
 }
 
-/// A command that takes too long ends with the background processes that it started.
 #[test]
 fn a_command_that_takes_too_long_is_ended_with_its_group() {
     let folder = tempfile::tempdir().unwrap();
@@ -186,8 +183,8 @@ fn a_leader_that_has_ended_is_there_until_it_is_reaped() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Queueing a dump never waits for a command: dumps without room in the queue are skipped. When the
-/// recorder is aborted, running commands end and waiting commands are skipped.
+/// Dumps without room in the queue are skipped. An abort ends running commands and skips waiting
+/// commands.
 #[test]
 fn commands_hold_nobody_up() {
     let config = PostConfig {
@@ -221,7 +218,6 @@ fn commands_hold_nobody_up() {
     drop(listener);
 }
 
-/// If a thread cannot get its identity, [`Post::start`] fails.
 #[test]
 fn without_its_identity_nothing_runs() {
     let config = PostConfig {
