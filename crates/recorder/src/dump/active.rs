@@ -183,7 +183,7 @@ impl ActiveDump {
         (self.close.as_ref()).is_some_and(|close| reach.covers(&close.ends))
     }
 
-    /// Whether the sink had room when the dump last tried.
+    /// False if the sink had no room when the dump last tried.
     pub(super) fn has_room(&self) -> bool {
         !self.is_stalled
     }
@@ -284,9 +284,8 @@ impl ActiveDump {
         }
     }
 
-    /// Runs the filter on a packet, and adds the packet if the filter matches. A first fragment
-    /// [shortly before](DumpOrder::looks_from_ns) the window can decide about later fragments in
-    /// the window.
+    /// Runs the filter on a packet. A first fragment [shortly before](DumpOrder::looks_from_ns) the
+    /// window can decide about later fragments in the window.
     pub(super) fn ask(
         &mut self,
         packet: &Packet<'_>,
@@ -294,7 +293,7 @@ impl ActiveDump {
         interface: &RecordedInterface,
         names: &mut InterfaceCache,
     ) {
-        // A visit for other dumps also reads packets outside of this range, which must not change
+        // A visit for other dumps may read packets outside of this range, which must not change
         // the state of this dump's filter.
         if !(self.order.looks_from_ns()..=self.end_ns).contains(&packet.time_ns) {
             return;
@@ -331,8 +330,8 @@ impl ActiveDump {
         }
     }
 
-    /// Number of later fragments that may belong to the dump: fragments that were dropped for lack
-    /// of room, and kept fragments whose first fragment the filter may have missed or forgotten.
+    /// Number of later fragments that may belong to the dump: fragments without room, and kept
+    /// fragments whose first fragment the filter may have missed or forgotten.
     fn undecided_fragments(&self) -> u64 {
         let forgot_first = self.order.predicate.has_forgotten_fragments();
         let start_ns = self.order.from_ns.saturating_add(DATAGRAM_NS);
@@ -344,8 +343,8 @@ impl ActiveDump {
         self.kept.forgotten + self.kept.iter().filter(may_be).count() as u64
     }
 
-    /// Counts packets that were overwritten before the dump's own reading reached them. Returns
-    /// whether packets were, or may have been, lost.
+    /// Counts packets that were overwritten before the dump's own reading. Returns whether packets
+    /// were, or may have been, lost.
     pub(super) fn ask_what_fell(&mut self) -> bool {
         let Some(reading) = &mut self.reading else {
             return false;
@@ -457,7 +456,6 @@ impl ActiveDump {
     pub(super) fn end_early(&mut self, end_ns: i64) {
         self.end_ns = end_ns;
         let lost = &mut self.lost;
-        // If the count is not exact, a lost packet may be older.
         if lost.exact && lost.first_ns.is_some_and(|ns| ns > end_ns) {
             lost.packets = 0;
         }

@@ -17,7 +17,7 @@ use crate::control::lock;
 pub(super) const BLOCK_BYTES: usize = LARGE_BYTES - 2 * UNIT - 64 * 1024;
 /// Bytes of a huge page.
 const LARGE_BYTES: usize = 2 << 20;
-/// Larger memory is in transparent huge pages, if the system gives them.
+/// Memory of more than this many bytes is in transparent huge pages, if the system has some.
 const SMALL_BYTES_MAX: usize = 256 * 1024;
 /// Maximum number of spare blocks.
 const SPARE_MAX: usize = 16;

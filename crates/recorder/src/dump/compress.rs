@@ -2,8 +2,7 @@
 //!
 //! Each frame has [`FRAME_BYTES`] of the file (the last frame may have less). After the frames
 //! comes a table of their lengths (Zstandard Seekable Format), in a skippable frame that other
-//! programs ignore. So a reader that needs a part of the file reads only the table and the frames
-//! with that part.
+//! programs ignore. So a reader can read a part of the file from the frames that have the part.
 //!
 //! Compression starts when the dump is complete on disk, with its sidecar. So a dump is complete
 //! without a wait for compression.
@@ -62,6 +61,7 @@ struct ZstdFrames<'d> {
 /// Deletes no dumps to make room for the copy. `tell` is called after each frame with the length of
 /// the new file, bytes.
 ///
+/// # Errors
 /// An error of the system or of zstd; the finished file was changed or deleted; the recording is
 /// aborted, or was asked to stop at least [`STOP_GRACE`] ago. A begun copy is removed if possible.
 pub(super) fn compress(

@@ -1,7 +1,7 @@
 //! The alerts of a dump: the frame that each alert is about, and whether the dump has that frame.
 //!
-//! A pcapng file marks the frames of alerts that arrived in time. The sidecar lists alerts, and the
-//! number of each frame in the file if known.
+//! A pcapng file usually marks the frames of alerts that arrived in time. The sidecar lists alerts,
+//! and the number of each frame in the file if known.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -1,8 +1,8 @@
 //! The dumper: reads the ring for all open dumps in one pass and gives their sinks the packets.
 //!
-//! A [`Reach`] says how far the dumper may read (offline: as far as the analyzer has got, so that a
-//! dump sees the same packets in every run), and which packets need not wait for older packets. A
-//! round visits each bucket with records that some dump needs and can read, once for all dumps.
+//! A [`Reach`] says how far the dumper may read, and which packets need not wait for older packets.
+//! Offline the reach ends where the analyzer is, so that a dump sees the same packets in every run.
+//! A round visits each bucket with records that some dump needs and can read, once for all dumps.
 //!
 //! A dump whose sink has no room reads no further meanwhile, and the ring may overwrite its window.
 //!
@@ -276,10 +276,10 @@ impl Dumper {
         }
     }
 
-    /// Scans the new records within `reach` for all dumps. `everything`: emit without waiting for
-    /// older packets.
+    /// Scans the unread records within `reach` for all dumps that can read. `everything`: emit
+    /// without waiting for older packets.
     fn pass(&mut self, reach: &Reach, is_waited_for: bool, everything: bool) {
-        // Dumps that get room here read on in this pass. Their packets so far are complete at most
+        // Dumps that get room here read on in this pass. Before, their packets are complete at most
         // up to the frontier of the last pass.
         let passed_ns = self.active.passed().frontier_ns;
         for dump in self.active.without_room() {
@@ -341,8 +341,8 @@ impl Dumper {
     }
 
     /// Gives a dump's sink the waiting packets that are older than `frontier_ns` and the dump's
-    /// `unread_ns`, as far as the sink has room. A packet of a source without watermark waits only
-    /// if it is less than [`WATERMARK_WAIT_NS`] after that.
+    /// `unread_ns`, as far as the sink has room. A packet of a source without watermark waits for
+    /// its turn only if it is less than [`WATERMARK_WAIT_NS`] after that.
     fn emit(&mut self, id: u64, frontier_ns: i64, reach: &Reach) {
         let mut full = None;
         let (views, held_max) = (&mut self.views, self.parts.common.ring.buckets() / 8);

@@ -3,7 +3,7 @@
 //!
 //! At first a dump *catches up*: with its own reservation it reads the buckets of its window that
 //! are in the ring. After that the dump *follows*, unless its window is over. All following dumps
-//! share one [`WindowReading`], so each new record is read once for them.
+//! share one [`WindowReading`], so the dumper reads each new record once.
 //!
 //! A following dump that cannot read on catches up later, with its own reservation. The ring
 //! overwrites the buckets of this reservation before those of dumps that make progress.
@@ -347,7 +347,7 @@ impl Dumps {
     }
 
     /// Notes that the first `to` records of a visited bucket are read for all its dumps. Dumps that
-    /// catch up release the bucket at once, because their pass may be long.
+    /// catch up can release the bucket at once, because their pass may be long.
     pub(super) fn has_read(&mut self, visit: &BucketVisit, to: u32) {
         let bucket = visit.info.bucket;
         if let Some(following) = &mut self.following
@@ -408,7 +408,7 @@ impl Dumps {
         }
     }
 
-    /// Ends the catching-up of dumps that have read all records within reach and have room.
+    /// Tries to end the catching-up of dumps that have read all records within reach.
     fn join(&mut self) {
         self.count(self.catching_up.len());
         let has_caught_up = |id: &u64| {

@@ -212,8 +212,8 @@ impl Encoder {
     }
 }
 
-/// The place and the current text of the verdict in a file. Packets may hold any bytes, so no code
-/// searches a file for the verdict.
+/// The place and the current text of the verdict in a file. Packets may hold any bytes, so the
+/// place is remembered and not searched.
 #[derive(Debug, Clone)]
 pub(crate) struct VerdictField {
     /// Type and length of the section header block that has the field.
@@ -298,7 +298,7 @@ fn shortened(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }
 
-/// The system's error if there is one.
+/// The system's error in a [`WriteError`], if any.
 pub(crate) fn plain(error: WriteError) -> io::Error {
     match error {
         WriteError::Io { error, .. } => error,

@@ -36,7 +36,7 @@ pub(super) struct DumpEnding {
 pub(super) struct Completion {
     /// The dump's sidecar could not be written.
     pub(super) lacks_sidecar: bool,
-    /// Time of the first sidecar, RFC 3339; `None` before that, and in reproducible runs.
+    /// Creation time for the sidecar, RFC 3339. `None` in reproducible runs.
     pub(super) created: Option<String>,
     /// The dump is not compressed, although compression was asked for.
     pub(super) stays_plain: bool,

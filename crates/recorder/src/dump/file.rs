@@ -61,7 +61,7 @@ pub(crate) struct FileFacts {
     pub(crate) names: NameFacts,
     /// The dump's number, as in [`DumpReport::number`](super::report::DumpReport::number).
     pub(crate) number: u64,
-    /// The number in the file name.
+    /// The number for the file name.
     pub(crate) name_number: u64,
     /// The source of further numbers if a name is taken.
     pub(crate) next_number: Arc<AtomicU64>,
@@ -288,8 +288,8 @@ impl DumpFile {
         self.directory.path().join(name)
     }
 
-    /// Whether any capture file of the dump still exists, and no other process has replaced it.
-    /// While both copies exist, only the plain captures count, because the sidecar lists these.
+    /// Whether any capture file of the dump still exists, not replaced by another process. While
+    /// both copies exist, only the plain captures count, because the sidecar lists these.
     fn is_there(&self) -> io::Result<bool> {
         let disk = self.directory.disk();
         let captures = match self.plain.is_empty() {

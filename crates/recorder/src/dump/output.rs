@@ -84,7 +84,7 @@ pub(crate) struct CaptureOutput {
     offsets: BTreeMap<usize, Vec<(u64, i64)>>,
     /// Numbers of the marked packets in the file.
     marked: BTreeSet<u64>,
-    /// The comment of the next packet, about a gap before it.
+    /// The comment of the next packet, about missing packets.
     comment: Option<String>,
     /// The comments of packets, by the packet's number in the file.
     comments: BTreeMap<u64, String>,

@@ -9,9 +9,9 @@
 //! least two of the four writing workers do no slow work. The first packets of a dump come before
 //! all other work of these workers. Separate workers compress, because compression may take hours.
 //!
-//! All sinks share a budget of encoded bytes that are not written yet. A queue may grow to half of
-//! the rest of the budget (dynamic thresholds, Choudhury and Hahne 1998). So a sink that makes no
-//! progress takes at most about a third of the budget, and other sinks go on.
+//! All sinks share a budget of encoded bytes that are not written yet. A queue may grow to about
+//! half of the rest of the budget (dynamic thresholds, Choudhury and Hahne 1998). So a sink that
+//! makes no progress takes at most about a third of the budget, and other sinks go on.
 //!
 //! From files the dumper waits until the sinks have done their work, so that results do not depend
 //! on the speed of a disk.

@@ -361,8 +361,8 @@ impl PostShared {
 
     fn run(&self, waiting: &Mutex<Receiver<PostJob>>, events: &Events) {
         loop {
-            // One thread waits with the lock for the next dump, the other threads wait for the
-            // lock.
+            // One idle thread waits with the lock for the next dump, other idle threads wait for
+            // the lock.
             let next = lock(waiting).recv();
             let Ok(dump) = next else {
                 return;

@@ -107,7 +107,7 @@ impl Dumper {
     }
 }
 
-/// The first comment of a dump's file: the trigger, the window and the origin.
+/// The first comment of a pcapng file: the trigger, the window and the origin.
 fn headline(order: &DumpOrder, origin: &Origin) -> String {
     let stamp = |ring_ns: i64| rfc3339(ring_ns.saturating_add(order.offset_ns));
     let told = |what: &str, text: &Option<Arc<str>>| {

@@ -30,7 +30,7 @@ pub(in crate::dump) struct SinkQueue {
     pub(in crate::dump) format: DumpFormat,
     shared: Arc<PoolShared>,
     captures: Captures,
-    /// Counts the bytes that are encoded and not handed over.
+    /// Covers the bytes that are encoded and not handed over.
     open: Charge,
     /// A block with at least this many bytes is handed over.
     block_bytes: usize,
@@ -140,8 +140,8 @@ impl SinkQueue {
     }
 
     /// Hands over the encoded bytes, so that readers of the file see the bytes soon. False: the
-    /// caller must flush again later. While earlier bytes are in work, a flush hands over nothing,
-    /// so that a slow disk gets few large blocks.
+    /// caller must flush again later. Live, while earlier bytes are in work, a flush hands over
+    /// nothing, so that a slow disk gets few large blocks.
     pub(in crate::dump) fn flush(&mut self) -> bool {
         let is_blocked = !self.waits && self.fault.is_none() && self.open.is_followed();
         if is_blocked && self.captures.bytes() > 0 {

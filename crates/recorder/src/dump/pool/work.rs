@@ -277,8 +277,8 @@ impl PoolState {
         (self.list(id), given_up)
     }
 
-    /// Lists a sink that has work and no worker, unless the sink is listed already. Returns the
-    /// class of the work if the sink is newly listed.
+    /// Lists a sink that has no worker and whose next work can be done. Returns the class of the
+    /// work if the sink is newly listed.
     pub(super) fn list(&mut self, id: u64) -> Option<WorkClass> {
         let slot = self.slots.get_mut(&id).filter(|slot| slot.body.is_some())?;
         let work = slot.work.front()?;
