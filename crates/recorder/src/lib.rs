@@ -2,10 +2,9 @@
 //!
 //! Packets flow one way. An *inserter* copies a source's bursts into the ring. The *analyzer*, an
 //! inserter or a separate thread tries the trigger rules on the packets. The *dumper* reads the
-//! windows that triggers opened and has them written to files. Control flows next to the packets,
-//! as messages and flags. The deciding parts own neither threads nor clocks:
-//! `analysis::director` (what a hit becomes), `dump::output` (one ordered file), `intake::counters`
-//! (the ledgers). The module `start` connects them with threads.
+//! windows of dumps and has them written to files. The deciding parts own neither threads nor
+//! clocks: `analysis::director` (what a hit becomes), `dump::output` (one ordered file),
+//! `intake::counters` (the ledgers).
 //!
 //! | module | contents |
 //! |---|---|

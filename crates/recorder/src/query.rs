@@ -1,14 +1,14 @@
-//! Queries: the packets of a window of a ring, in order, with a verdict. The ring is the recorder's
-//! own, or the ring of another process, which may have ended. A follow goes on with new packets.
+//! Queries: the packets of a window of a ring, with a verdict. The ring is the recorder's own, or
+//! the ring of another process, which may have ended. A follow goes on with new packets.
 //!
-//! To read a ring, a query needs no work of the recorder's threads. It reads the ring's memory, the
-//! *region*, bucket by bucket ([`Attached`]). The query keeps only the matching packets of each
-//! bucket until their turn (`query/merge.rs`). So memory depends mostly on the answer.
+//! A query reads the ring's memory, the *region*, bucket by bucket ([`Attached`]), without the
+//! recorder's threads. It keeps only the matching packets of each bucket until their turn
+//! (`query/merge.rs`).
 //!
-//! Each producer numbers its records. The numbers show which records were overwritten or are lost,
-//! and watermarks show up to when all are published (`query/contents.rs`). The region does not show
-//! losses before the ring, at intake: a recorder knows these only for its own ring
-//! ([`RecorderHandle::query`]). Everything in a region is untrusted input.
+//! Record numbers show which records were overwritten or are lost, and watermarks show up to when
+//! all are published (`query/contents.rs`). The region does not show losses before the ring, at
+//! intake: a recorder knows these only for its own ring ([`RecorderHandle::query`]). Everything in
+//! a region is untrusted input.
 //!
 //! | file | contents |
 //! |---|---|
@@ -81,20 +81,17 @@ use crate::{
 /// A request for packets.
 #[derive(Debug, Clone, Default)]
 pub struct Query {
-    /// A pcap-filter(7) expression; empty: every packet. `inbound` and `outbound` refer to the
-    /// interfaces, except in a recording of files.
+    /// A pcap-filter(7) expression; empty: every packet.
     pub expression: String,
     /// A second expression, for the packets that the client may see at all. The query matches it on
     /// all bytes of a packet. Empty: every packet.
     pub within: String,
-    /// The query matches `expression` on at most this many bytes of each packet; `None`: on all
-    /// bytes.
+    /// The query matches `expression` on at most this many bytes of each packet; `None`: no limit.
     pub tried_bytes: Option<NonZeroU32>,
     /// The query matches `expression` only on the known headers of a packet, the first 4 bytes of
     /// ICMP included, or on the whole ARP or RARP message.
     pub tried_headers: bool,
-    /// Only packets with this Community ID (version 1, seed 0), in both directions. Later fragments
-    /// of TCP, UDP, SCTP and ICMP have no ID.
+    /// Only packets with this Community ID (version 1, seed 0), in both directions.
     pub community_id: Option<String>,
     /// Only packets of interfaces with these names; empty: of all interfaces.
     pub interfaces: Vec<String>,
@@ -104,7 +101,7 @@ pub struct Query {
     /// Last stamp, included; `None`: no end.
     pub to_ns: Option<i64>,
     /// If `from_ns` is not given: the window begins this many ns before the latest time that the
-    /// recorder knew. While the recorder runs, that time is usually some tens of milliseconds ago.
+    /// recorder knew.
     pub last_ns: Option<i64>,
     /// Maximum number of packets.
     pub limit_packets: Option<u64>,
@@ -114,12 +111,10 @@ pub struct Query {
     pub newest: bool,
     /// Maximum number of bytes of each packet (snap length).
     pub headers: Option<NonZeroU32>,
-    /// Follow new packets until `to_ns`, a limit, the end of the recording, or
-    /// [`QueryAnswer::until`].
+    /// Follow new packets, for example until `to_ns`, a limit or the end of the recording.
     pub follow: bool,
     /// Continue after these packets of an earlier answer: its last packet, or the last packet of
-    /// each producer ([`QueryReport::after`]). The new answer reports packets after these packets
-    /// that were overwritten meanwhile.
+    /// each producer ([`QueryReport::after`]).
     pub after: Vec<PacketId>,
     /// Read from dumps the packets that left the ring. Only for a query to the recorder itself
     /// ([`RecorderHandle::query`]), and not with `after`.
@@ -173,9 +168,7 @@ pub struct QueryAnswer {
     clock: Arc<dyn Clock>,
     /// The recorder of the ring, which knows the losses before the ring.
     recorder: Option<Weak<RecorderShared>>,
-    /// The recorder's index.
     index: Option<Arc<BucketIndex>>,
-    /// The recorder's dumps.
     catalog: Option<Arc<dyn DumpCatalog>>,
     /// For the scan of a rule's past: the records to try.
     scan: Option<ScanBounds>,
@@ -243,8 +236,8 @@ impl Query {
 }
 
 impl RecorderHandle {
-    /// Queries the ring: its current packets, and with [`Query::follow`] also new packets. The
-    /// answer also reports losses before the ring. The answer keeps the ring's memory.
+    /// Queries the ring. While a live recorder runs, the report includes losses before the ring.
+    /// The answer keeps the ring's memory.
     ///
     /// # Errors
     /// The errors of [`Query::of`], and [`QueryError::Ended`].
@@ -277,7 +270,7 @@ impl RecorderHandle {
 }
 
 impl QueryAnswer {
-    /// Reports losses before the ring, for a query of this recorder's own ring.
+    /// Adds the recorder of the ring, with its clock and its index.
     pub(crate) fn with_losses_of(self, common: &Arc<RecorderShared>) -> Self {
         Self {
             recorder: Some(Arc::downgrade(common)),
@@ -287,16 +280,15 @@ impl QueryAnswer {
         }
     }
 
-    /// Reads from dumps the packets that left the ring.
+    /// Adds the recorder's dumps, if the query needs dumps.
     fn with_dumps_of(self, catalog: Arc<dyn DumpCatalog>) -> Self {
         let is_asked = self.query.dumps != DumpsAsked::No && self.query.after.is_empty();
         let catalog = Some(catalog).filter(|_| is_asked);
         Self { catalog, ..self }
     }
 
-    /// The dumps that may have packets of the window that left the ring. `None`: the query takes no
-    /// packets from dumps, or no part of the window is before the ring. Also `None` if no packet of
-    /// the window was overwritten, and no other recording has dumps of that time.
+    /// The dumps that may have packets of the window that left the ring. `None`: the query needs no
+    /// dumps.
     fn dumped(&self) -> Option<DumpReader> {
         let catalog = self.catalog.as_ref()?;
         let recorder = self.recorder.as_ref().and_then(Weak::upgrade);
@@ -323,15 +315,13 @@ impl QueryAnswer {
         self
     }
 
-    /// Uses an index to skip buckets.
     #[cfg(test)]
     fn with_index(self, index: &Arc<BucketIndex>) -> Self {
         let index = Some(Arc::clone(index));
         Self { index, ..self }
     }
 
-    /// Lets another thread end the answer, for example when the client is gone. The verdict then
-    /// covers the packets up to the end.
+    /// Lets another thread end the answer, for example when the client is gone.
     #[must_use]
     pub fn until(self, cancel: &Cancel) -> Self {
         let cancel = cancel.clone();
@@ -339,14 +329,12 @@ impl QueryAnswer {
     }
 
     /// Writes the packets as one pcapng section, which a program may read at the same time. The
-    /// verdict is in a comment of the last packet. The report is, as JSON, in the statistics of
-    /// each interface, after all packets. An answer without packets has the requested interfaces of
-    /// the ring; all interfaces, if the ring has none of these.
+    /// verdict is in a comment of the last packet, unless a follow wrote that packet before its
+    /// end. The report is, as JSON, in the statistics of each interface, after all packets.
     ///
     /// A follow also writes statistics, with the report up to then, about every second, and flushes
-    /// `out` after each pass over the ring. If the follow has written the last packet before the
-    /// end, that packet has no comment. `out` may block: packets that are overwritten meanwhile are
-    /// reported.
+    /// `out` after each pass over the ring. `out` may block: packets that are overwritten meanwhile
+    /// are reported.
     ///
     /// # Errors
     /// [`QueryError::Ring`], [`QueryError::Output`]. Output that was written before has no final

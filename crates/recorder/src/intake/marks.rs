@@ -1,14 +1,11 @@
-//! Marks of flows that are exempt from shedding, and of flows that are shunted. Shards, the dumper
-//! and inserters set marks; inserters look for marks.
+//! Marks of flows that are exempt from shedding, and of flows that are shunted.
 //!
-//! A flow becomes exempt with the first packet that matches a trigger or an open dump. A dump may
-//! open when packets of its flow are already being shed. So an inserter also asks the filters of
-//! open dumps, except slow filters, about a packet before it sheds the packet. A dump with an empty
-//! filter, or with `$iface` alone, selects no particular flow and exempts no flow.
+//! A dump may open when packets of its flow are already being shed. So before an inserter sheds a
+//! packet, it also tries the filters of open dumps, except slow filters. A dump with an empty
+//! filter, or with `$iface` alone, exempts no flow.
 //!
-//! Live, marks take effect immediately. From files, marks set by dumps take effect when the
-//! inserter catches up with the analysis ([`Marks::settle`]), because the progress of the
-//! analyzer's thread before that is not deterministic.
+//! From files, marks set by the dumper take effect in [`Marks::settle`], because the progress of
+//! its thread before that is not deterministic.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -25,27 +22,26 @@ use retroscope_packet::{LinkType, parse};
 use crate::{analysis::rules::Rules, control::lock};
 
 /// Live: marks of exempt flows, and as many of shunted flows, 16 bytes each. With 1,000 marked
-/// flows, a mark is overwritten by another one with probability 1/2,000. From files: marks of both
-/// kinds together.
+/// flows, another mark overwrites a mark with probability 1/2,000. From files: marks of both kinds
+/// together.
 const MARKS: usize = 1 << 20;
-/// Number of newly exempt flows that are kept for inserters. A slow inserter misses older flows.
+/// Number of newly exempt flows that are kept for inserters.
 const EXEMPTED: usize = 1024;
 
-/// The marks of all flows, for any thread.
+/// Marks of flows, for any thread.
 #[derive(Debug)]
 pub(crate) struct Marks {
     flows: MarkedFlows,
-    /// Filters of the open dumps, except filters that select no particular flow, or for which an
-    /// inserter would wait for libpcap. `open` is the number of filters in `dumps`. Its accesses
-    /// are `Relaxed`, because no other access depends on the number.
+    /// Filters of open dumps, for inserters. `open` is the number of filters in `dumps`. Its
+    /// accesses are `Relaxed`, because no other access depends on the number.
     dumps: Mutex<Rules>,
     open: AtomicUsize,
 }
 
 #[derive(Debug)]
 enum MarkedFlows {
-    /// Live. Exempt flows have a separate table, which shunts do not change. So a shunt does not
-    /// end an exemption, even if threads set both marks at the same time.
+    /// Live. Exempt flows have a separate table, so that a shunt at the same time cannot end an
+    /// exemption.
     Shared {
         exempt: LfnTable,
         /// The ring times at which flows were shunted.
@@ -53,10 +49,10 @@ enum MarkedFlows {
         /// Flows that became exempt, for inserters.
         exempted: Feed<BiflowKey>,
     },
-    /// From files: the first [`MARKS`] flows keep their marks, and further flows get no mark.
+    /// From files: only the first [`MARKS`] flows get marks.
     Exact {
         table: Mutex<HashMap<BiflowKey, Mark>>,
-        /// Flows with packets in open dumps since the inserter last caught up.
+        /// Flows with packets in open dumps since the last [`Marks::settle`].
         dumped: Mutex<HashSet<BiflowKey>>,
         /// 1: a flow got no mark for lack of room; 2: this was reported. `Relaxed`: no other access
         /// depends on the number.
@@ -69,14 +65,12 @@ enum MarkedFlows {
 pub(crate) struct DumpFilters {
     reader: RuleReader,
     matches: Matches,
-    /// Whether `dumps` had filters: live at the last look-up of a mark, from files at the last
-    /// [`Marks::refresh_filters`].
+    /// Whether `dumps` had filters when this was last checked.
     any: bool,
 }
 
 impl DumpFilters {
-    /// Whether an open dump certainly selects a frame, whatever the dump's window. If that depends
-    /// on other fragments of the datagram, the dumper marks the flow.
+    /// Whether one of the filters certainly matches a frame, whatever the window of its dump.
     fn take(&mut self, link_type: LinkType, interface: u16, frame: FilterFrame<'_>) -> bool {
         let matches = &mut self.matches;
         self.reader
@@ -110,18 +104,16 @@ impl Marks {
         }
     }
 
-    /// A trigger matches a packet of this flow, which is exempt from now on.
     pub(crate) fn exempt(&self, key: BiflowKey) {
         self.put(key, Mark::Exempt);
     }
 
-    /// A script or module wants no packets of this flow after this ring time. An exempt flow stays
-    /// exempt.
+    /// A script or module wants no packets of this flow after this ring time.
     pub(crate) fn shunt(&self, key: BiflowKey, at_ns: i64) {
         self.put(key, Mark::Shunted { at_ns });
     }
 
-    /// An open dump selects this packet: its flow is exempt, from files after the next
+    /// An open dump selects this packet. Exempts its flow: live now, from files in
     /// [`Self::settle`].
     pub(crate) fn exempt_dumped(&self, link_type: LinkType, data: &[u8]) {
         let Some(DirectedKey { key, .. }) = DirectedKey::of(&parse(link_type, data), true) else {
@@ -146,8 +138,7 @@ impl Marks {
         for link_type in link_types {
             dumps.add_link_type(*link_type);
         }
-        // A slow filter would delay inserters. The dumper marks the flows of the dump's packets in
-        // any case.
+        // A slow filter would delay inserters.
         let is_slow = !dumps.slow_link_types(filter, link_types).is_empty();
         if !is_slow && dumps.insert(id, filter).is_ok() {
             dumps.join();
@@ -162,15 +153,14 @@ impl Marks {
         self.open.store(dumps.len(), Relaxed);
     }
 
-    /// From files, after the inserter has caught up: it learns which dumps are open.
+    /// From files: the inserter learns which dumps are open.
     pub(crate) fn refresh_filters(&self, filters: &mut DumpFilters) {
         filters.any = self.open.load(Relaxed) > 0;
         filters.reader.refresh_blocking();
     }
 
-    /// From files, when the inserter catches up: exempts the flows with packets in open dumps. All
-    /// stored packets were analyzed. Returns a message for the user if a flow got no mark for the
-    /// first time.
+    /// From files, when all stored packets were analyzed: exempts the flows with packets in open
+    /// dumps. Returns a message for the user the first time that a flow got no mark.
     pub(crate) fn settle(&self) -> Option<String> {
         let MarkedFlows::Exact { dumped, lost, .. } = &self.flows else {
             return None;
@@ -183,7 +173,7 @@ impl Marks {
         })
     }
 
-    /// Sets a mark. An exempt flow stays exempt.
+    /// Sets a mark. An exemption prevails over a shunt.
     fn put(&self, key: BiflowKey, mark: Mark) {
         match &self.flows {
             MarkedFlows::Shared {
@@ -211,7 +201,7 @@ impl Marks {
         }
     }
 
-    /// The mark of a flow, for a packet that is to be shed or whose flow may be shunted.
+    /// The mark of a flow. First exempts the flow if one of `filters` certainly matches the frame.
     pub(crate) fn of(
         &self,
         key: &BiflowKey,
@@ -246,7 +236,6 @@ impl Marks {
         }
     }
 
-    /// Makes the access of an inserter to the filters of open dumps.
     pub(crate) fn dump_filters(&self) -> DumpFilters {
         DumpFilters {
             reader: lock(&self.dumps).reader(),
@@ -255,7 +244,7 @@ impl Marks {
         }
     }
 
-    /// A cursor from which an inserter reads newly exempt flows.
+    /// A cursor for [`Self::exempted`]; from files `None`.
     pub(crate) fn listen(&self) -> Option<FeedCursor> {
         match &self.flows {
             MarkedFlows::Shared { exempted, .. } => Some(exempted.listen(None)),
@@ -263,8 +252,7 @@ impl Marks {
         }
     }
 
-    /// The next flow that became exempt. A slow inserter misses some flows. If the engine drops
-    /// such a flow, the flow returns later, with the next packet that the engine lets through.
+    /// The next flow that became exempt. A slow inserter misses some flows.
     pub(crate) fn exempted(&self, cursor: &mut FeedCursor) -> Option<BiflowKey> {
         let MarkedFlows::Shared { exempted, .. } = &self.flows else {
             return None;
@@ -294,8 +282,8 @@ mod tests {
     use super::*;
     use crate::analysis::native::NativeCode;
 
-    /// Two threads mark flows while two threads look up marks and read newly exempt flows. No flow
-    /// may have the mark of another flow. At the end, more than 98 % of the flows must have a mark.
+    /// No flow may have the mark of another flow. At the end, more than 98 % of the flows must have
+    /// a mark.
     #[test]
     fn threads_mark_flows_and_ask_for_them() {
         const FLOWS: i64 = 5_000;
@@ -340,7 +328,6 @@ mod tests {
         assert!(of(0..FLOWS) > least && of(FLOWS..2 * FLOWS) > least);
     }
 
-    /// From files, the first flow without room for its mark is reported once.
     #[test]
     fn flows_without_a_mark_are_reported() {
         let rules = Rules::new(FilterMode::Savefile, Arc::new(NativeCode::new()));
@@ -356,8 +343,6 @@ mod tests {
         assert_eq!(marks.settle(), None);
     }
 
-    /// One thread exempts a flow while another shunts it: the flow is exempt, whichever thread is
-    /// first.
     #[test]
     fn what_is_exempt_stays_so_while_another_thread_shunts_it() {
         const ROUNDS: i64 = 50_000;
@@ -367,8 +352,7 @@ mod tests {
         );
         let key = |flow: i64| BiflowKey::opaque(0, &flow.to_ne_bytes());
         let arrived = AtomicUsize::new(0);
-        // Both threads spin, so that they continue at the same time. If one thread woke the other,
-        // the other would continue later.
+        // Both threads spin, so that they continue at about the same time.
         let meet = |times: usize| {
             arrived.fetch_add(1, AcqRel);
             while arrived.load(Acquire) < 2 * times {

@@ -33,7 +33,7 @@ use crate::{
     },
 };
 
-/// With this many jumps back, the stamps count as disordered; a single jump means late packets.
+/// Stamps that jumped back this often within a window count as disordered.
 const DISORDER_MIN: u64 = 2;
 
 /// The shared state of all sources.
@@ -46,8 +46,7 @@ pub(crate) struct Intake {
     /// How often the stamps of a source jumped back without a step of its clock.
     pub(crate) disorder: LossLog,
     pub(crate) interfaces: Arc<Interfaces>,
-    /// Whether the sources are files. All losses from files are known, because the inserter itself
-    /// logs these losses.
+    /// Whether the sources are files.
     pub(crate) offline: bool,
     /// When counters were last read, ns of the monotonic clock.
     read_mono_ns: AtomicI64,
@@ -55,13 +54,12 @@ pub(crate) struct Intake {
     pub(crate) producers: usize,
 }
 
-/// Packets of the source of an interface since the start, for the statistics of the interface in
-/// the answer to a query. `None`: unknown.
+/// Packets of an interface's source since the start. `None`: unknown.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct InterfaceCounts {
     /// Packets that reached the engine.
     pub(crate) received: Option<u64>,
-    /// Packets that the NIC had no room for.
+    /// Packets that the NIC lost.
     pub(crate) dropped: Option<u64>,
     /// Packets that the kernel lost, or for which the engine's memory or the ring had no room.
     pub(crate) os_dropped: Option<u64>,
@@ -73,20 +71,19 @@ pub(crate) struct SourceIntake {
     pub(crate) name: String,
     pub(crate) queues: Vec<Arc<QueueCounters>>,
     pub(crate) away: OutageTracker,
-    /// Upper bound on the packets that came too late for dumps, counted by the analyzer.
+    /// Upper bound on the packets that came too late for dumps.
     pub(crate) late: AtomicU64,
 }
 
 impl SourceIntake {
     /// The queues whose losses become known: queues with watermarks, and queues that have declared
-    /// losses known. Other queues usually have no loss counters. Their silence is no loss.
+    /// losses known.
     fn counting(&self) -> impl Iterator<Item = &Arc<QueueCounters>> {
         let counts =
             |queue: &&Arc<QueueCounters>| queue.promises() || queue.known_until_ns().is_some();
         self.queues.iter().filter(counts)
     }
 
-    /// Whether any queue of the source is still running.
     fn is_recorded(&self) -> bool {
         self.queues.iter().any(|queue| !queue.is_ended())
     }
@@ -145,19 +142,17 @@ impl Intake {
         InterfaceCache::new(Arc::clone(&self.interfaces))
     }
 
-    /// Every source's ledger, in the order the user gave.
+    /// The counters of each source, in the user's order.
     pub(crate) fn snapshots(&self) -> Vec<SourceSnapshot> {
         let mono_ns = self.read_mono_ns.load(Relaxed);
         self.sources.iter().map(|s| s.snapshot(mono_ns)).collect()
     }
 
-    /// A queue of a source has ended with an error. Every later dump lacks the packets of the queue
-    /// after `known_ns`, even if other queues continue.
+    /// A queue of a source has ended with an error. Its packets after `known_ns` may be missing.
     ///
     /// Logs this loss before it marks the counters of the queue as ended: a dump that is judged in
     /// between must not find the end without the loss. Returns the name of what is no longer
-    /// recorded, if that is new and another queue or source is still recorded. Otherwise only the
-    /// error is reported.
+    /// recorded, if that is new and another queue or source is still recorded.
     pub(crate) fn no_longer_recorded(
         &self,
         source: usize,
@@ -198,8 +193,8 @@ impl Intake {
         self.disorder.forget_records();
     }
 
-    /// Messages about sources whose stamps jumped back at least [`DISORDER_MIN`] times within the
-    /// window of ring time, whose records end at `ends`.
+    /// Messages about sources whose stamps jumped back at least [`DISORDER_MIN`] times in a window
+    /// of ring time, whose records end at `ends`.
     pub(crate) fn disorder(&self, from_ns: i64, to_ns: i64, ends: &[u64]) -> Vec<String> {
         let jumps = self.disorder.within_until(end(ends), &[(from_ns, to_ns)]);
         let many = jumps.iter().filter(|event| event.packets >= DISORDER_MIN);
@@ -213,10 +208,8 @@ impl Intake {
         many.map(sentence).collect()
     }
 
-    /// Sources whose losses within a window are unknown. The closed interval is ring time; the
-    /// window was closed at `clock_ns`. Either the counters of a source were not read since the end
-    /// of the window (by its own packet times), or its clock may have been set. `offset_ns` is
-    /// added to the reported times.
+    /// Sources whose losses within the closed interval of ring time are unknown. The window was
+    /// closed at `clock_ns`. `offset_ns` is added to the reported times.
     pub(crate) fn unknown(
         &self,
         (from_ns, to_ns): (i64, i64),
@@ -267,8 +260,7 @@ impl Intake {
         let unknown = self.unknown((from_ns, to_ns), clock_ns, offset_ns);
         let mut missing = self.losses(&[(from_ns, to_ns)], offset_ns, ends);
         missing.extend(unknown);
-        // Packets of interfaces without a number are not stored. A source without watermarks may
-        // deliver more such packets late.
+        // A source without watermarks may deliver more packets of interfaces without a number late.
         let is_over = |queue: &Arc<QueueCounters>| queue.promises() || queue.is_ended();
         for (source, now) in self.sources.iter().zip(self.snapshots()) {
             let is_told = |it: &Missing| {
@@ -363,7 +355,6 @@ impl Intake {
         self.sources.iter().filter_map(sentence).collect()
     }
 
-    /// The statistics of the source of an interface.
     pub(crate) fn interface_counts(&self, id: u16) -> InterfaceCounts {
         let Some(now) = self.snapshot_of(id) else {
             return InterfaceCounts::default();
@@ -401,7 +392,6 @@ impl Intake {
 }
 
 /// Merges the shed packets of each source into one loss, with the number of packets by reason.
-/// Other losses stay as they are.
 fn shed_together(losses: Vec<LossEvent>) -> Vec<(LossEvent, BTreeMap<&'static str, u64>)> {
     let mut together: Vec<(LossEvent, BTreeMap<_, _>)> = Vec::with_capacity(losses.len());
     for loss in losses {
@@ -426,9 +416,8 @@ fn shed_together(losses: Vec<LossEvent>) -> Vec<(LossEvent, BTreeMap<&'static st
     together
 }
 
-/// The number of records before the end of a window, for [`LossLog::within_until`]. `ends` has the
-/// numbers by producer. All files have one producer, the first. Live the result does not matter,
-/// because loss events have record 0.
+/// The number of records before the end of a window of files, which have one producer. `ends` has
+/// the numbers by producer. Live the result does not matter, because loss events have record 0.
 fn end(ends: &[u64]) -> u64 {
     ends.first().copied().unwrap_or(u64::MAX)
 }
@@ -474,8 +463,7 @@ mod tests {
         assert_eq!(missing[0].source.as_deref(), Some("eth1"));
     }
 
-    /// At its end a dump asks for each interface of its file. A hostile stream may use all
-    /// interface numbers.
+    /// A hostile stream may use all interface numbers.
     #[test]
     fn the_totals_of_all_interfaces_take_no_time() {
         let intake = intake(&[("eth1", 1), ("eth2", 1)]);
@@ -504,12 +492,9 @@ mod tests {
             let received = (id % 2 == 0).then_some(7);
             assert_eq!(intake.interface_totals(id), (received, Some(0)));
         }
-        // If each call copied the list of all interfaces, the calls would take much longer.
         assert!(start.elapsed() < Duration::from_secs(5));
     }
 
-    /// A source without watermarks lost a packet whose interface has no number. It may deliver more
-    /// such packets late, so the verdict has an unknown loss until the queue has ended.
     #[test]
     fn a_source_without_watermarks_may_bring_more_that_has_no_interface() {
         for (promises, is_ended, told) in [(false, false, 1), (true, false, 0), (false, true, 0)] {

@@ -1,9 +1,8 @@
 //! Outages: the interface of a source is down, removed or left to the host, or its engine failed.
 //!
-//! The packets that an outage loses are unknown, even their number. Outages go to the log of losses
-//! while they last, so that a dump whose window ends meanwhile reports the outage. A source of
-//! which a part is lost for good counts as away until the recorder ends, although an inserter of
-//! the source ended before.
+//! The number of packets that an outage loses is unknown. Outages are logged while they last, so
+//! that a dump whose window ends meanwhile reports the outage. A source of which a part is lost for
+//! good counts as away until the recorder ends.
 
 use std::sync::Mutex;
 
@@ -21,12 +20,11 @@ pub(crate) struct OutageTracker {
 
 #[derive(Debug, Default)]
 struct OutageState {
-    /// Number of outages.
     gaps: u64,
     /// Total reported time of outages, ns, without the time of [`InterfacePresence::ForGood`].
     ns: u64,
     now: InterfacePresence,
-    /// Whether the user knows that the whole source is no longer recorded.
+    /// Whether [`OutageTracker::is_first_whole`] was called.
     is_total_loss_reported: bool,
 }
 
@@ -36,8 +34,8 @@ enum InterfacePresence {
     Here,
     /// Away. The outage is logged up to this ring time, ns.
     Away { reported_ns: i64 },
-    /// Away until the recorder ends. `mono_ns` is the monotonic time at which the part begins that
-    /// is not in `ns` yet.
+    /// Away until the recorder ends. The time after `mono_ns` of the monotonic clock is not in
+    /// `ns`.
     ForGood { mono_ns: i64 },
 }
 
@@ -150,7 +148,7 @@ mod tests {
         away.report(50, &log);
         assert_eq!(log.within(0, 100), []);
         away.begin(100);
-        // The interface went down first and was removed then: one outage.
+        // Down first, then removed: one outage.
         away.begin(120);
         away.report(150, &log);
         let told = log.within(0, 1000);
@@ -177,8 +175,6 @@ mod tests {
             offset_ns: 0,
         };
         assert!(away.for_good(130, now(150, 7000), &log));
-        // After that, reports of another queue of the source and changes of the interface change
-        // nothing.
         assert!(!away.for_good(140, now(160, 7010), &log));
         away.begin(170);
         away.end(180, &log);

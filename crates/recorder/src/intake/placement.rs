@@ -2,10 +2,10 @@
 //! reads the ring.
 //!
 //! Inline usually costs least: frames are in the cache, and no other thread is woken. R-Scope's
-//! lemma 1 (section 2.1) says when inline is the better design, from rates that are known in
-//! advance. Here no rate is known. So by default an inserter analyzes its packets as long as it
-//! keeps up. If it does not keep up and a CPU is free, a thread takes over, with the ring as its
-//! long queue. `docs/dev/analyzers.md` compares the rule with the lemma.
+//! lemma 1 (section 2.1) says when inline is better, from rates that are known in advance. Here no
+//! rate is known. So by default an inserter analyzes its packets as long as it keeps up. If it does
+//! not keep up and a CPU is free, a thread takes over. `docs/dev/analyzers.md` compares the rule
+//! with the lemma.
 //!
 //! **Overload.** An inserter is *dry* when its source has no packets and no packets are left for
 //! the inserter to analyze. An inserter is overloaded if it was not dry for more than
@@ -16,9 +16,7 @@
 //! That is no overload, so a time as long as the rest does not count after the rest. An inserter
 //! that needs the part `u` of its time catches up with a rest `r` in the time `r * u / (1 - u)`. So
 //! a rest alone looks like overload if `u` is above `(r + 5) / (2 * r + 5)`, with `r` in ms. That
-//! is 55 % after the longest rest, of 24 ms, and 69 % after a rest of 4 ms. With the 5 ms alone,
-//! these limits would be 17 % and 56 %. At full link speed, half of an engine's buffer may fill
-//! during a rest. The time that does not count is not longer than the rest.
+//! is 55 % after the longest rest, of 24 ms, and 69 % after a rest of 4 ms.
 //!
 //! **Return.** The shard returns to the inserter when a thread has read all stored packets, and the
 //! inserter was dry after [`HOLD_NS`] without overload. So there is at most one change in each
@@ -35,17 +33,15 @@ use retroscope_capture::REST_NS_MAX;
 
 use crate::start::config::Analyzers;
 
-/// An inserter is overloaded if its source has more packets, or packets are left for the inserter
-/// to analyze, for longer than this, ns. After a rest of the engine, the time starts later, by the
-/// length of the rest.
+/// An inserter is overloaded if it is not dry for longer than this, ns. The time begins at
+/// `ShardPlacement::due_ns`.
 pub(crate) const WAITING_NS_MAX: i64 = 5_000_000;
-/// An inserter is overloaded if it has stored more than one part in 16 of its share of the ring
-/// since it was dry. After a rest of the engine, the count starts later, by the rest's length.
+/// An inserter is overloaded if `ShardPlacement::bytes` exceeds one part in 16 of its share of the
+/// ring.
 const RING_SHARE: u64 = 16;
 /// How long an inserter must not have been overloaded before its shard returns, ns.
 pub(crate) const HOLD_NS: i64 = 1_000_000_000;
 
-/// The resources for analysis.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AnalysisResources {
     /// CPUs that this process may run on.
@@ -63,8 +59,7 @@ pub(crate) struct AnalysisResources {
 pub(crate) struct PlacementShared {
     analyzers: Analyzers,
     room: AnalysisResources,
-    /// Number of inserters that are overloaded, or were overloaded when they handed their shards
-    /// over. Each inserter counts itself.
+    /// Number of inserters with `ShardPlacement::is_counted`.
     at_limit: AtomicUsize,
 }
 
@@ -73,14 +68,13 @@ pub(crate) struct PlacementShared {
 pub(crate) struct ShardPlacement {
     placing: Arc<PlacementShared>,
     is_inline: bool,
-    /// Whether the source was dry and no packets were left to analyze at the last call of
-    /// [`Self::observe_drain`]. `dry_ns`: monotonic time of the last call for which that held, ns.
+    /// Whether the inserter was dry at the last call of [`Self::observe_drain`]. `dry_ns`:
+    /// monotonic time of the last call for which that held, ns.
     is_dry: bool,
     dry_ns: i64,
-    /// The time in which the inserter is not dry counts from this time on, ns: the last wake-up
-    /// plus the length of the rest before.
+    /// The time in which the inserter is not dry counts from this monotonic time on, ns.
     due_ns: i64,
-    /// Bytes stored since `due_ns`, or since the inserter was last dry, whichever is later.
+    /// Bytes stored since the last [`Self::observe_drain`] that was dry or before `due_ns`.
     bytes: u64,
     /// Time of the last overload, ns.
     limit_ns: i64,
@@ -175,8 +169,7 @@ impl ShardPlacement {
     }
 
     /// At `now_ns` of the monotonic clock: the source lost packets while the analysis kept the
-    /// inserter busy. This is an overload. Returns whether the inserter must go on all the same,
-    /// because packets are to be analyzed inline, or because no CPU is free.
+    /// inserter busy. This is an overload. Returns whether the inserter must analyze all the same.
     pub(crate) fn observe_overlong(&mut self, now_ns: i64) -> bool {
         self.limit_ns = now_ns;
         if self.placing.analyzers == Analyzers::Auto && self.is_inline {
@@ -198,7 +191,6 @@ impl ShardPlacement {
         self.is_inline
     }
 
-    /// Counts this inserter as overloaded, or no longer.
     fn count(&mut self, is_at_limit: bool) {
         if is_at_limit != self.is_counted {
             self.is_counted = is_at_limit;

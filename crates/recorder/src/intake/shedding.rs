@@ -1,9 +1,8 @@
 //! Load shedding: which of the packets that pass the capture filter an inserter keeps.
 //!
-//! Exempt flows are kept. Shunted flows are shed ([`Marks`]), except packets with SYN, FIN or RST.
-//! An inserter looks for a mark before it sheds a packet. Live it sees the marks that exist now.
-//! From files, if the flow may have a new mark, it first waits until earlier packets were analyzed.
-//! So the result depends on the packets alone.
+//! Shunted flows are shed ([`Marks`]), except packets with SYN, FIN or RST. From files, if the flow
+//! may have a new mark, an inserter first waits until earlier packets were analyzed. So the result
+//! does not depend on the speed of threads.
 
 use std::{
     io,
@@ -37,15 +36,14 @@ use crate::{
     },
 };
 
-/// Congestion: more than one part in 4 of the inserter's share of the ring is unread. (An inserter
-/// with a shard lets the analyzer leave one part in 8 unread.)
+/// Congestion: more than one part in 4 of the inserter's share of the ring is unread.
 const RING_SHARE: u64 = 4;
 /// From files: after this many packets, the inserter checks again whether a flow has become exempt.
 const RECHECK_PACKETS: u64 = 256;
 /// Bytes of a frame that are searched for headers, if a tag is restored.
 const HEADERS: usize = 256;
 
-/// The history goal, shared by all inserters. The first inserter in a period decides for all.
+/// The history goal, shared by all inserters.
 #[derive(Debug)]
 pub(crate) struct History {
     goal: Mutex<HistoryGoal>,
@@ -70,7 +68,6 @@ impl History {
         }
     }
 
-    /// Number of bytes of each direction that a flow keeps now; `None`: no limit.
     pub(crate) fn limit(&self) -> Option<u64> {
         Some(self.limit.load(Relaxed)).filter(|limit| *limit < u64::MAX)
     }
@@ -105,7 +102,7 @@ impl History {
 /// A class of flows: the filter for the first packet of a flow, and what is kept of each flow.
 pub(crate) type FlowClass = (Option<CaptureFilter>, Cutoff);
 
-/// The classes of flows, which may change. Live inserters apply changes between two bursts.
+/// The classes of flows, which may change.
 #[derive(Debug)]
 pub(crate) struct Cutoffs {
     classes: Mutex<Vec<FlowClass>>,
@@ -117,7 +114,6 @@ pub(crate) struct Cutoffs {
 }
 
 impl Cutoffs {
-    /// The classes at the start, and which other mechanisms may shed.
     pub(crate) fn new(
         classes: Vec<FlowClass>,
         tail_drop: Option<TailDrop>,
@@ -136,16 +132,14 @@ impl Cutoffs {
         }
     }
 
-    /// Replaces the classes.
     pub(crate) fn set(&self, classes: Vec<FlowClass>) {
         *lock(&self.classes) = classes;
         self.version.fetch_add(1, Relaxed);
     }
 }
 
-/// The configuration of shedding. The class of a flow is the first one whose filter matches the
-/// first packet of the flow, or that has no filter. After a change of the classes or a long
-/// silence, the next packet of the flow counts instead, and so does each SYN without ACK.
+/// The configuration of shedding. The class of a flow is the first one without a filter, or whose
+/// filter matches the packet that decides, usually the first packet of the flow.
 #[derive(Debug, Clone)]
 pub(crate) struct SheddingConfig {
     pub(crate) cutoffs: Arc<Cutoffs>,
@@ -154,7 +148,7 @@ pub(crate) struct SheddingConfig {
     pub(crate) shunts: bool,
     /// Flows that are distinguished at the same time.
     pub(crate) flows_max: usize,
-    /// Live: tail early drop, which acts during congestion.
+    /// Live: tail early drop.
     pub(crate) tail_drop: Option<TailDrop>,
     /// Live: the history goal.
     pub(crate) history: Option<Arc<History>>,
@@ -174,7 +168,7 @@ pub(crate) struct Shedding {
     shedder: Shedder,
     marks: Arc<Marks>,
     dump_filters: DumpFilters,
-    /// Position in the list of newly exempt flows; `None`: the engine drops no packets.
+    /// Position in the list of newly exempt flows.
     exempted: Option<FeedCursor>,
     history: Option<Arc<History>>,
     readers: Vec<Positions>,
@@ -244,8 +238,8 @@ impl Shedding {
         self.version = version;
     }
 
-    /// Limits flows to the bytes that the history goal allows, if there is a goal. Returns a
-    /// message if the limit changes, or if the goal cannot be kept.
+    /// Limits flows to the bytes that the history goal allows. Returns a message if the limit
+    /// changes, or if the goal cannot be kept.
     pub(crate) fn follow_history(&mut self, now_ns: i64, intake: &Intake) -> Option<String> {
         let history = self.history.as_ref()?;
         let notice = history.period(now_ns, intake);
@@ -253,9 +247,8 @@ impl Shedding {
         notice
     }
 
-    /// Lets the engine of a live queue drop the flows that are shed, and receive again the flows
-    /// that are kept again. Newly exempt flows are received again at once. Returns a message for
-    /// the user if the engine fails.
+    /// Lets the engine of a live queue drop flows that are shed, and receive again flows that are
+    /// kept again. May return a message for the user.
     pub(crate) fn hand_over(&mut self, queue: &mut dyn Queue) -> Option<String> {
         let mut notice = None;
         for HandOver { ends, dropped } in self.shedder.take_hand_overs() {
@@ -288,7 +281,6 @@ impl Shedding {
         {
             for is_reverse in [false, true] {
                 if let Some(flow) = flow_of(&DirectedKey { key, is_reverse }) {
-                    // If this fails, the flow returns when the engine lets a packet through.
                     let _ = queue.shunt(&flow, None);
                 }
             }
@@ -316,9 +308,8 @@ impl Shedding {
         self.lost = lost;
     }
 
-    /// Why a frame of this ring time is not kept; `None`: it is kept. From files, if a new mark of
-    /// the flow may decide about the frame, calls `drain_before`. `drain_before` stores the earlier
-    /// frames and has them analyzed.
+    /// Why a frame of this ring time is not kept; `None`: it is kept. From files, may call
+    /// `drain_before`, which stores the earlier frames and has them analyzed.
     pub(crate) fn sheds(
         &mut self,
         (link_type, interface): (LinkType, u16),
@@ -358,9 +349,9 @@ impl Shedding {
             };
             u16::try_from(filters.position(takes)?).ok()
         };
-        // Only kept packets lead to marks. Most marks of a flow are due to packets of the flow, so
-        // wait if one of these was kept since the last wait. A packet of another flow may open a
-        // dump that selects this flow, so wait also after `RECHECK_PACKETS` packets.
+        // Most marks of a flow are due to packets of the flow, so wait if one of these was kept
+        // since the last wait. A packet of another flow may open a dump that selects this flow, so
+        // wait also after `RECHECK_PACKETS` packets.
         let mark = |key: &BiflowKey, (last, number): (Option<u64>, u64)| {
             let is_due =
                 last.is_none_or(|last| last >= *drained) || number - *drained >= RECHECK_PACKETS;
@@ -389,8 +380,7 @@ impl Shedding {
     }
 }
 
-/// A direction of a flow that an engine can drop; `None`: the flow has VLAN tags, or is not TCP,
-/// UDP or SCTP.
+/// A direction of a flow that an engine can drop. `None`: for example, the flow has VLAN tags.
 fn flow_of(ends: &DirectedKey) -> Option<ShuntedFlow> {
     let key = &ends.key;
     if key.vlans().next().is_some() || !matches!(key.proto(), TCP | UDP | SCTP) {
@@ -526,7 +516,7 @@ mod tests {
         fn stop(&mut self) {}
     }
 
-    /// A datagram of 1000 bytes from this port.
+    /// A datagram with 1000 payload bytes.
     fn udp(port: u16) -> Vec<u8> {
         let mut data = vec![0; 12];
         data.extend([8, 0, 0x45, 0, 4, 4, 0, 0, 0, 0, 64, 17, 0, 0]);
@@ -537,8 +527,6 @@ mod tests {
         data
     }
 
-    /// Two flows beyond their cutoff are dropped; a third one is not, because the engine fails. The
-    /// flow that becomes exempt is received again at once, before its next packet.
     #[test]
     fn what_becomes_exempt_is_taken_back_at_once() {
         let marks = marks();
@@ -600,7 +588,7 @@ mod tests {
         back.sort_unstable();
         assert_eq!(back, [(2, 9, None), (9, 2, None)]);
         assert_eq!(sheds(&mut shedding, 2), None);
-        // The engine fails: this is reported once, and dropped flows still return.
+        // The failure is reported once, and dropped flows still return.
         queue.calls_max = 0;
         assert_eq!(sheds(&mut shedding, 3), None);
         assert!(sheds(&mut shedding, 3).is_some());

@@ -17,18 +17,17 @@ pub struct Cancel(Arc<CancelState>);
 
 #[derive(Debug, Default)]
 struct CancelState {
-    /// Set under the mutex, so that a thread that is about to wait sees the flag. Read for each
-    /// packet without the mutex. Other data does not depend on the flag.
+    /// Set under the mutex, so that a thread that is about to wait sees the flag. Read without the
+    /// mutex.
     is_cancelled: AtomicBool,
-    /// The reason why the answers end, if the caller gave a reason.
+    /// The reason why the answers end.
     waiting: Mutex<Option<String>>,
     called: Condvar,
 }
 
 impl Cancel {
     /// Ends the answers that got this object with
-    /// [`QueryAnswer::until`](crate::QueryAnswer::until), before they give the next packet or read
-    /// the next bucket.
+    /// [`QueryAnswer::until`](crate::QueryAnswer::until).
     pub fn cancel(&self) {
         let _waiting = lock(&self.0.waiting);
         self.0.is_cancelled.store(true, Ordering::SeqCst);
@@ -54,7 +53,6 @@ impl Cancel {
     /// Waits for this time, or until [`Self::cancel`] is called.
     pub(super) fn wait(&self, time: Duration) {
         let guard = lock(&self.0.waiting);
-        // Poisoned or not, the flag is checked again.
         let _ = self
             .0
             .called

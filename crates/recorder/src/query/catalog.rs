@@ -1,7 +1,7 @@
 //! Finds finished dumps, and the stamps of which a dump is sure to have all packets.
 //!
-//! The last dumps of this recording are in the recorder's log. Their reports say of which stamps
-//! they have all packets that match their filters. For other dumps, the losses are unknown here.
+//! Only reports in the recorder's log say of which stamps a dump has all packets that match its
+//! filter. For other dumps, the losses are unknown here.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,17 +19,16 @@ use crate::{
 /// First and last stamp, ns, both included.
 pub(super) type StampRange = (i64, i64);
 
-/// A place with dumps. The query's thread calls its methods.
+/// A place with dumps.
 pub(super) trait DumpCatalog: fmt::Debug + Send + Sync {
-    /// The finished dumps whose windows touch these stamps. Dumps of this recording that should
-    /// exist and do not are in the list too.
+    /// The finished dumps whose windows touch these stamps. The list may also have dumps of this
+    /// recording that no longer exist.
     ///
     /// # Errors
     /// The reason why there is no list, in words.
     fn dumps(&self, wanted: StampRange) -> Result<Vec<CatalogDump>, String>;
 
-    /// Opens the only capture file of a dump. The dump may have been compressed after it was
-    /// listed.
+    /// Opens the only capture file of a dump, which may have been compressed after it was listed.
     ///
     /// # Errors
     /// The reason, in words, for example that the file cannot be read or the sidecar was changed.
@@ -47,9 +46,8 @@ pub(super) struct CatalogDump {
     /// The window in ns.
     pub(super) span: StampRange,
     pub(super) files: Vec<StoredFile>,
-    /// The stamps of which the dump has all packets of this recording that match its filter.
-    /// `None`: the recorder's log has no report that fits the dump, for example because the dump is
-    /// of another recording or older than the log.
+    /// The stamps of which the dump has all packets that match its filter, losses at intake aside.
+    /// `None`: the recorder's log has no report that fits the dump.
     pub(super) claims: Option<Vec<StampRange>>,
     /// The dump's filter in the recorder's log. Empty if `claims` is `None`.
     pub(super) expression: String,
@@ -81,7 +79,6 @@ impl DumpCatalog for RecorderHandle {
         // A dump that is finished before the directory is listed should be in the list.
         let before: HashSet<String> = own().iter().map(|it| it.id.clone()).collect();
         let listed = match RecorderHandle::dumps(self) {
-            // The recorder has no directory for dumps.
             Err(CommandError::Refused(_)) => return Ok(Vec::new()),
             listed => listed.map_err(|error| error.to_string())?,
         };
@@ -138,12 +135,10 @@ impl DumpCatalog for RecorderHandle {
     }
 }
 
-/// The reason why a capture file cannot be read.
 #[derive(Debug)]
 enum CaptureOpenError {
     /// The dump or its file is missing, was changed, or cannot be read.
     Changed(String),
-    /// Another reason, in words.
     Failed(String),
 }
 
@@ -156,9 +151,8 @@ impl From<CommandError> for CaptureOpenError {
     }
 }
 
-/// Opens a file. After [`CaptureOpenError::Changed`], opens the file once more: between two
-/// requests a compressed file may have replaced the plain file, which happens once. A disk that
-/// does not answer is not asked again.
+/// Opens a file. After [`CaptureOpenError::Changed`], tries once more: a compressed file may have
+/// replaced the plain file meanwhile.
 fn opened<T>(mut open: impl FnMut() -> Result<T, CaptureOpenError>) -> Result<T, String> {
     let first = match open() {
         Err(CaptureOpenError::Changed(_)) => open(),
@@ -194,8 +188,8 @@ impl RecorderHandle {
 
 const OTHER_FILES: &str = "its sidecar lists other files than were written";
 
-/// Whether a sidecar lists the files that the recorder wrote, plain or compressed. Another
-/// process that changes the sidecar may list its own files, with their checksums.
+/// Whether a sidecar lists the files that the recorder wrote, plain or compressed. Another process
+/// may have changed the sidecar.
 fn is_as_written(report: &DumpReport, listed: &[StoredFile]) -> bool {
     report.files == listed || !report.replaced.is_empty() && report.replaced == listed
 }
@@ -273,10 +267,9 @@ pub(super) fn uncovered(whole: StampRange, covered: &[StampRange]) -> Vec<StampR
     left
 }
 
-/// Whether a filter is sure to match every packet that a query asks for. The filter matches
-/// everything, or is one of the query's expressions. Or it begins such an expression, followed by
-/// `and`, and the expression has no `or` outside of parentheses. Host names may have had other
-/// addresses at the time of the dump: the caller checks that.
+/// Whether a filter is sure to match every packet that a query asks for: it is empty, one of the
+/// query's expressions, or the first part of an `and`. The caller must check host names, whose
+/// addresses may have changed.
 pub(super) fn takes_all_of(filter: &str, query: &Query) -> bool {
     let filter = filter.trim();
     // An expression may match more on a part of each packet than on the whole packet.
@@ -303,8 +296,7 @@ fn is_head(filter: &str, asked: &str) -> bool {
     rest.is_some_and(|rest| !has_or(rest))
 }
 
-/// Whether the text may have an `or` outside of parentheses. A text with a quotation mark or a
-/// backslash always counts as such a text.
+/// Whether the text may have an `or` outside of parentheses.
 fn has_or(text: &str) -> bool {
     let mut depth = 0_i32;
     let mut outside = String::new();
@@ -367,8 +359,7 @@ mod tests {
             },
         ];
         less.iter().for_each(|it| assert_eq!(claimed(it), []));
-        // A loss in the ring (`evicted`) counts. A loss at intake does not count, because the
-        // recorder itself reports such losses.
+        // A loss in the ring (`evicted`) counts. A loss at intake does not count.
         let mut lacking = report();
         let missing = Missing::new("evicted", window.0, window.0 + 9, None);
         let before = Missing {
@@ -377,8 +368,7 @@ mod tests {
         };
         lacking.missing = vec![missing, before];
         assert_eq!(claimed(&lacking), [(window.0 + 10, window.1)]);
-        // The clock was set back and shows some stamps of the window again. The dump does not have
-        // the new packets with these stamps. A dump of much earlier stamps has all its packets.
+        // The clock was set back and shows some stamps of the window again.
         rig.clock.wall_ns.fetch_sub(3 * S, Ordering::SeqCst);
         rig.common.clock.now();
         assert_eq!(claimed(&report()), []);

@@ -15,7 +15,6 @@ use sha2::{Digest, Sha256};
 use super::Cancel;
 use crate::{control::lock, dump::stream::hexadecimal};
 
-/// A packet, its bytes and its interface.
 type CapturedPacket<'f> = (RecordMeta, &'f [u8], &'f FileInterface);
 
 /// A capture file whose length and, if known, SHA-256 are checked at its end.
@@ -25,17 +24,15 @@ pub(super) struct CheckedCaptureFile {
     expected: Option<String>,
     /// Length of the file according to the sidecar, bytes.
     bytes: u64,
-    /// Bytes that were read.
     read: Arc<AtomicU64>,
     /// Index of the next packet in the reader's current burst.
     at: usize,
 }
 
-/// Bytes of memory of an open file; a larger packet takes more. A file that a recorder compressed
-/// takes the window of its decompressor, at most 2 MiB, in addition.
+/// Bytes of memory of an open file; a larger packet or a decompressor takes more.
 const MEMORY_BYTES: usize = 64 << 10;
 
-/// The error if a file is not opened, or not read to its end, because the query is cancelled.
+/// The error if the query is cancelled before the file was read to its end.
 pub(super) const CANCELLED: &str = "the query was cancelled";
 
 /// Computes the digest and the length of the bytes that are read.
@@ -88,9 +85,8 @@ impl CheckedCaptureFile {
         })
     }
 
-    /// The current packet, with its bytes and interface. [`Self::step`] moves to the next packet.
-    /// `None`: the file has no more packets, and its length and its SHA-256, if known, are as
-    /// expected.
+    /// The current packet, with its bytes and interface. `None`: the file has no more packets, and
+    /// its length and its SHA-256, if known, are as expected.
     ///
     /// # Errors
     /// The file is damaged, was changed or cannot be read, or the query is cancelled.
@@ -112,12 +108,10 @@ impl CheckedCaptureFile {
         Ok(Some((meta, data, interface)))
     }
 
-    /// Moves to the packet after the current packet.
     pub(super) fn step(&mut self) {
         self.at += 1;
     }
 
-    /// Checks the length at the end of the file, and the digest if it is known.
     fn check(&self) -> Result<(), String> {
         let read = self.read.load(Relaxed);
         if read != self.bytes {

@@ -8,8 +8,7 @@ use super::{merge::MatchedPacket, reading::AnswerReading};
 
 impl<W: io::Write> AnswerReading<'_, W> {
     /// Puts a packet of the window into the answer, if there is room. `dump`: the dump that has the
-    /// packet; `None`: the packet is from the ring. Returns whether the answer may have more
-    /// packets.
+    /// packet. Returns whether the answer may have more packets.
     pub(super) fn give(
         &mut self,
         entry: &InterfaceEntry,

@@ -1,11 +1,10 @@
-//! Packets that a live recorder shed, or lost before its ring, for example in the NIC, in the
-//! kernel, or because no bucket was free.
+//! Packets that a live recorder shed, or lost before its ring, for example in the kernel.
 
 use super::contents::{QueryWindow, RegionContents};
 use crate::{Missing, control::common::RecorderShared, rfc3339};
 
-/// The losses of a window, and the time up to which all losses are known: at most the end of the
-/// window, `to`. The time is `None` if it is unknown.
+/// The losses of a window, and the time up to which all losses are known, at most `to`. `None`:
+/// unknown.
 pub(super) fn lost_before_the_ring(
     recorder: &RecorderShared,
     contents: &RegionContents,
@@ -13,14 +12,13 @@ pub(super) fn lost_before_the_ring(
     to: Option<&String>,
 ) -> (Vec<Missing>, Option<String>) {
     let offset_ns = contents.latest_offset_ns();
-    // The window has stamps, and losses have ring time. A window has several ranges of ring time if
-    // clocks differ or were set: after a step back, the clock shows the same stamps again.
+    // The window has stamps, and losses have ring time. If clocks differ or were set, a window has
+    // several ranges of ring time.
     let mut parts = if window.from_ns == i64::MIN && window.to_ns == i64::MAX {
         vec![(i64::MIN, i64::MAX)]
     } else {
         recorder.ring_times(window.all())
     };
-    // Merges ranges that overlap.
     parts.sort_unstable();
     parts.dedup_by(|next, before| {
         let touches = next.0 <= before.1;
@@ -46,8 +44,7 @@ pub(super) fn lost_before_the_ring(
     }
     let (mut lost, known_ns) = recorder.intake.known_losses(&parts, offset_ns);
     if !contents.steps.is_empty() {
-        // A clock was set, and the setting that applied to the lost packets is not known here. So
-        // the losses are reported for the whole window.
+        // The setting of the clock that applied to the lost packets is not known here.
         let (from_ns, to_ns) = window.all();
         for entry in &mut lost {
             (entry.from, entry.to) = (rfc3339(from_ns), rfc3339(to_ns));

@@ -9,7 +9,7 @@ const OPEN_ALWAYS: usize = 64;
 /// A query may open more than [`OPEN_ALWAYS`] files only while all queries of this process have
 /// fewer files open than the limit on the process's descriptors, divided by `SHARE`.
 const SHARE: u64 = 4;
-/// Number of files of dumps that the queries of this process have open.
+/// Number of files of dumps that queries have open.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Counts an open file in [`OPEN`] until this object is dropped.

@@ -9,7 +9,7 @@ use super::*;
 const MS: i64 = 1_000_000;
 /// Largest burst that AF_PACKET lends, packets.
 const BURST: i64 = 256;
-/// Time between two publications, ns, as for a live inserter.
+/// Time between two publications, ns.
 const PUBLICATION_NS: i64 = MS;
 /// How long an inserter analyzes before it asks its source for packets again, ns, unless a packet
 /// takes longer.
@@ -29,7 +29,7 @@ struct Costs {
 }
 
 /// A few short rules: storing a packet costs more than fetching it from memory again. So a second
-/// thread handles more packets than the inserter alone, against case (1) of the lemma.
+/// thread handles more packets than the inserter alone.
 const SHORT: Costs = Costs {
     store: 40,
     near: 40,
@@ -88,7 +88,6 @@ struct End {
     busy_ns: i64,
 }
 
-/// The simulated inserter and the simulated analyzer.
 struct Simulation {
     case: Case,
     now_ns: i64,
@@ -268,12 +267,11 @@ const BASE: Case = Case {
     cpus: 2,
 };
 
-/// Whether no packet was lost at the source or in the ring.
 fn is_whole(end: &End) -> bool {
     (end.dropped, end.lapped) == (0, 0)
 }
 
-/// Case (1) of the lemma: analyzing inline costs less. It is the right place if it keeps up.
+/// Case (1) of the lemma, with an inserter that keeps up.
 #[test]
 fn case_1_inline_costs_less() {
     for costs in [SHORT, LONG] {
@@ -290,10 +288,8 @@ fn case_1_inline_costs_less() {
     }
 }
 
-/// Case (2): the source's buffer holds the packets that arrive while one packet is analyzed. In
-/// that case the lemma has no drops, because its single thread fetches everything before it
-/// analyzes the next packet, with an unlimited queue. The queue of a real inserter is the ring,
-/// which is limited.
+/// Case (2) of the lemma: the source's buffer holds the packets that arrive while one packet is
+/// analyzed. The lemma has no drops, because its queue is unlimited. The ring is limited.
 #[test]
 fn case_2_a_burst_that_the_source_holds_is_no_overload() {
     let load = Load {
@@ -345,10 +341,9 @@ fn case_2_at_a_rate_that_is_too_much_for_ever() {
     assert!((1..=3).contains(&auto.changes));
 }
 
-/// Case (3): the source's buffer holds almost nothing, and more packets arrive than one thread can
-/// analyze. The lemma says inline, because a thread analyzes fewer packets. That is true. But
-/// packets that a thread does not analyze are stored, and a dump may have these packets; packets
-/// that an inserter drops are lost.
+/// Case (3) of the lemma: the source's buffer holds almost nothing, and more packets arrive than
+/// one thread can analyze. The lemma says inline, because a thread analyzes fewer packets. But a
+/// dump may have stored packets that no thread analyzed.
 #[test]
 fn case_3_inline_sees_more_and_a_thread_keeps_more() {
     // With a larger buffer the lemma's case is (2), and the source drops nothing.
@@ -374,9 +369,9 @@ fn case_3_inline_sees_more_and_a_thread_keeps_more() {
     }
 }
 
-/// Case (4): the source's buffer holds almost nothing, bursts exceed the inserter's rate, and the
-/// average does not. A thread is better, says the lemma, from rates that it knows in advance. The
-/// rule learns this in the first burst that lasts. In shorter bursts it loses as much as inline.
+/// Case (4) of the lemma: the source's buffer holds almost nothing, bursts exceed the inserter's
+/// rate, and the average does not. The lemma says that a thread is better. The rule learns this in
+/// the first burst that lasts.
 #[test]
 fn case_4_a_burst_that_lasts_is_learned_from() {
     let load = Load {
@@ -422,8 +417,6 @@ fn without_a_free_cpu_it_stays() {
     });
     assert_eq!(auto, inline);
     assert!(inline.dropped < thread.dropped + thread.lapped);
-    // Here the scheduler would emulate the long queue, at the price of a thread switch for each
-    // burst, which is not counted.
     let case = Case {
         costs: LONG,
         load: steady(2000),
@@ -435,9 +428,8 @@ fn without_a_free_cpu_it_stays() {
     assert!(thread.dropped == 0 && thread.looked < inline.looked);
 }
 
-/// An engine rests for 24 ms, for 4 ms or not at all, and the inserter needs `percent` of its time.
-/// The rule may see overload only above 55 % and 69 %, as the module documentation says, and
-/// without a rest not at 95 %.
+/// An engine rests for 24 ms, for 4 ms or not at all. The rule may see overload only above 55 % and
+/// 69 %, as the module documentation says.
 #[test]
 fn a_rest_looks_like_overload_above_half_of_the_time() {
     for (percent, rest_ns, changes) in [
@@ -501,7 +493,6 @@ fn it_loses_no_more_than_the_better_place() {
             auto.dropped <= inline.dropped.min(thread.dropped) + more,
             "{seed}: {more}"
         );
-        // The runs stop at different moments of a rest.
         let unseen = |end: &End| end.lapped + end.unread;
         assert!(unseen(&auto) <= unseen(&thread) + auto.came / 50, "{seed}");
     }

@@ -140,7 +140,6 @@ fn back_when_all_is_read_and_it_ran_dry_and_a_second_has_passed() {
     assert!(it.is_inline(false), "the analyzer only counts from here on");
     let mut it = handed_over();
     for ms in 7..=2000 {
-        // The inserter now only stores, and does not run dry either.
         it.observe_drain(false, ms * MS);
     }
     it.observe_drain(true, 2001 * MS);
@@ -149,8 +148,8 @@ fn back_when_all_is_read_and_it_ran_dry_and_a_second_has_passed() {
     assert!(it.is_inline(true));
 }
 
-/// Storing alone keeps up, but storing with analysis does not. With each of 20 random loads, the
-/// place changes about once a second in each direction, 30 to 40 times in 20 s.
+/// Storing alone keeps up, but storing with analysis does not. The place then changes about once a
+/// second in each direction, 30 to 40 times in 20 s.
 #[test]
 fn it_does_not_flap() {
     for seed in 0..20 {
@@ -206,7 +205,7 @@ fn a_thread_takes_over_where_a_cpu_is_free() {
             handed_over,
             "{cpus} {threads} {inserters}"
         );
-        // The inserters that stayed inline end. The others return inline after `HOLD_NS`.
+        // The other inserters return inline after `HOLD_NS`.
         assert_eq!(placing.at_limit.load(Relaxed), inserters);
         all.truncate(handed_over);
         assert_eq!(placing.at_limit.load(Relaxed), handed_over);
