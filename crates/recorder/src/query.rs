@@ -280,7 +280,7 @@ impl QueryAnswer {
         }
     }
 
-    /// Adds the recorder's dumps, if the query needs dumps.
+    /// Adds the recorder's dumps, if the query asks for dumps.
     fn with_dumps_of(self, catalog: Arc<dyn DumpCatalog>) -> Self {
         let is_asked = self.query.dumps != DumpsAsked::No && self.query.after.is_empty();
         let catalog = Some(catalog).filter(|_| is_asked);

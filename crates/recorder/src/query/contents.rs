@@ -1,8 +1,8 @@
 //! The contents of a region (the memory of a ring) according to its headers, and the packets that
 //! must be missing.
 //!
-//! A producer numbers its records, and each bucket has a range of numbers. Numbers that no bucket
-//! has were overwritten, or are lost because of damage.
+//! A producer numbers its records. Records whose numbers no bucket has were overwritten, or are
+//! lost because of damage.
 
 use std::collections::BTreeMap;
 
@@ -37,25 +37,23 @@ pub(super) struct CandidateBucket {
     /// Smallest and largest ring time, ns.
     pub(super) span_ns: (i64, i64),
     /// The times of the bucket, widened up to the producer's buckets before and after it, ns. If
-    /// the times in the bucket's own header are damaged, its records are most likely in this range.
+    /// the times in the bucket's header are damaged, its records are most likely in this range.
     pub(super) reach_ns: (i64, i64),
 }
 
 /// The records of a producer. Times are ring time.
 #[derive(Debug)]
 struct ProducerContents {
-    /// The producer's number.
     id: usize,
     /// The number after the producer's last record.
     end: u64,
-    /// Number of records that were overwritten.
+    /// Number of records that count as overwritten.
     evicted: u64,
     /// The largest time of overwritten records, or a likely upper bound, ns.
     evicted_to_ns: i64,
     /// Number of records that should be in a bucket, but are not.
     lost: u64,
-    /// The ring usually has all records of this time or later, ns. `None`: the ring has no records
-    /// of the producer, and reports none as overwritten.
+    /// The ring usually has all records of this time or later, ns.
     whole_from_ns: Option<i64>,
     /// Largest time in the producer's buckets, ns.
     newest_ns: Option<i64>,
@@ -74,7 +72,7 @@ struct ProducerContents {
 /// The window of a query, ns, both ends included.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueryWindow {
-    /// Whether the query gave no start: then the start of the window may move forward.
+    /// Whether the start of the window may move forward, because the query gave none.
     is_movable: bool,
     /// Records before this ring time, ns, are outside of the window, whatever their stamps.
     pub(super) from_ring_ns: i64,
@@ -95,8 +93,7 @@ pub(super) struct QueryLosses(BTreeMap<&'static str, (i64, i64, Option<u64>)>);
 impl RegionContents {
     pub(super) fn read(attached: &Attached) -> Result<Self, CopyError> {
         // The order of these calls matters. Records that were published when the writer was read
-        // are in buckets that are read later, or were overwritten by then. Interfaces and steps are
-        // stored before the records that need them.
+        // are in buckets that are read later, or were overwritten by then.
         let writer = attached.writer()?;
         let before = attached.producers()?;
         let mut buckets = attached.buckets()?;
@@ -109,8 +106,7 @@ impl RegionContents {
         buckets.sort_by_key(|bucket| (bucket.producer, bucket.first, bucket.sequence));
         let candidates = buckets.into_iter().filter_map(|bucket| {
             let span_ns = bucket.span_ns?;
-            // A bucket that was opened later does not belong to this moment: the listing may have
-            // missed the bucket before.
+            // A bucket that was opened later does not belong to this moment.
             let is_later = bucket.first >= before[bucket.producer].published;
             (!is_later || writer != RegionWriter::Running).then_some(CandidateBucket {
                 bucket,
@@ -159,8 +155,7 @@ impl RegionContents {
         })
     }
 
-    /// The window of a query, from the fields of [`Query`](super::Query). Without `from_ns` and
-    /// `last_ns`, the window usually begins where the records of every producer are complete.
+    /// The window of a query, from the fields of [`Query`](super::Query).
     pub(super) fn window(
         &self,
         from_ns: Option<i64>,
@@ -252,7 +247,6 @@ impl RegionContents {
         !is_unused && self.known_to_ns().is_none_or(|known_ns| known_ns >= to_ns)
     }
 
-    /// The stamp of the newest packet.
     fn newest_ns(&self) -> Option<i64> {
         let stamp = |stored: &ProducerContents| {
             Some(stored.newest_ns?.saturating_add(stored.latest_offset_ns))
@@ -287,12 +281,12 @@ impl RegionContents {
         newest_ns.is_none().then_some(Empty::NothingRecorded)
     }
 
-    /// Whether a clock was set, so that stamps differ from ring times.
+    /// Whether a clock was set.
     pub(super) fn has_steps(&self) -> bool {
         !self.steps.is_empty()
     }
 
-    /// Number of records that a producer has published.
+    /// The number after the last record of a producer.
     pub(super) fn end_of(&self, producer: usize) -> u64 {
         let own = self.producers.iter().find(|stored| stored.id == producer);
         own.map_or(0, |stored| stored.end)
@@ -304,7 +298,7 @@ impl RegionContents {
         newest.map_or(0, |stored| stored.latest_offset_ns)
     }
 
-    /// No packet in the ring has a stamp before this stamp, ns.
+    /// Lower bound on the stamps in `buckets`, ns.
     pub(super) fn first_ns(&self) -> i64 {
         let first = |it: &CandidateBucket| {
             let (least_ns, _) = offsets(&self.steps, it.bucket.producer);
@@ -314,8 +308,7 @@ impl RegionContents {
     }
 
     /// The stamps of the window, ns, that are older than the stamps of which the ring has all
-    /// packets. `None`: the window has no such stamps. Overwritten packets and the time before the
-    /// recording are included. `begin_ns`: start of the recording, if known.
+    /// packets. `begin_ns`: start of the recording, if known.
     pub(super) fn before_the_ring(
         &self,
         window: &QueryWindow,
@@ -334,7 +327,6 @@ impl RegionContents {
         };
         let to_ns = match evicted_ns {
             // Without steps, stamps are ring times: all packets after `evicted_ns` are in the ring.
-            // Earlier packets are in the ring or were overwritten.
             Some(evicted_ns) if self.steps.is_empty() => evicted_ns,
             _ if self.buckets.is_empty() => i64::MAX,
             _ => self.first_ns().saturating_sub(1),
@@ -425,8 +417,7 @@ impl ProducerContents {
         let told = after.evicted_records;
         let (mut evicted, mut lost, mut is_told) = (0_u64, 0_u64, true);
         for (first, end) in holes {
-            // While a recorder overwrites records, it has not reported them as overwritten yet. It
-            // never does if it was killed meanwhile.
+            // While a recorder overwrites records, it has not reported them as overwritten yet.
             if first <= told || is_claimed {
                 evicted = evicted.saturating_add(end - first);
                 is_told &= end <= told;
@@ -444,7 +435,7 @@ impl ProducerContents {
             evicted,
             evicted_to_ns: match (is_told, after.evicted_ns) {
                 (true, Some(ns)) => ns,
-                // The records were usually older than those in the ring. Nothing else is known.
+                // The records were usually older than those in the ring.
                 _ => whole_from_ns.unwrap_or(i64::MAX),
             },
             lost,
@@ -471,8 +462,8 @@ impl ProducerContents {
 }
 
 impl QueryWindow {
-    /// If the window is movable, begins it after `ring_ns`: older records are gone. `offset_ns`:
-    /// stamp minus ring time of these records. Returns whether the window is movable.
+    /// If the window is movable, begins it after `ring_ns` at the earliest. `offset_ns`: stamp
+    /// minus ring time. Returns whether the window is movable.
     pub(super) fn begin_behind(&mut self, ring_ns: i64, offset_ns: i64) -> bool {
         if self.is_movable && ring_ns >= self.from_ring_ns {
             self.from_ring_ns = ring_ns.saturating_add(1);
@@ -482,9 +473,8 @@ impl QueryWindow {
         self.is_movable
     }
 
-    /// Begins the window at this ring time, for example that of the last packet of an earlier
-    /// answer. `offset_ns`: stamp minus ring time. `None`: the time is no longer known, and record
-    /// numbers show which packets are later.
+    /// Begins the window at this ring time. `offset_ns`: stamp minus ring time. `None`: the time is
+    /// no longer known, and record numbers show which packets are later.
     pub(super) fn resume(&mut self, ring_ns: Option<i64>, offset_ns: i64) {
         self.is_movable = false;
         self.from_ring_ns = ring_ns.unwrap_or(i64::MIN);
@@ -494,15 +484,14 @@ impl QueryWindow {
         }
     }
 
-    /// Ends the window with this stamp: the answer has no later packets.
+    /// Ends the window with this stamp.
     pub(super) fn end_with(&mut self, stamp_ns: i64) {
         self.to_ns = self.to_ns.min(stamp_ns);
         self.reported_ns.1 = Some(stamp_ns);
         self.reported_ns.0 = self.reported_ns.0.min(self.reported_ns.1);
     }
 
-    /// Ends the window for now with this stamp, up to which all packets are known. `None`: the ring
-    /// has no packet.
+    /// Ends the window for now with this stamp, up to which all packets are known.
     pub(super) fn end_with_known(&mut self, stamp_ns: Option<i64>) {
         let end_ns = stamp_ns.or(self.reported_ns.0);
         self.reported_ns.1 = end_ns
@@ -517,7 +506,7 @@ impl QueryWindow {
         self.reported_ns.0 = self.reported_ns.0.map(|from_ns| from_ns.min(stamp_ns));
     }
 
-    /// Begins with this stamp: older packets were not asked for.
+    /// Begins the window with this stamp.
     pub(super) fn begin_with(&mut self, stamp_ns: i64) {
         self.from_ns = self.from_ns.max(stamp_ns);
         self.reported_ns.0 = Some(stamp_ns);
@@ -573,12 +562,10 @@ impl QueryLosses {
         *one = (from_ns.min(one.0), to_ns.max(one.1), sum);
     }
 
-    /// Whether packets are missing for this cause.
     pub(super) fn has(&self, cause: &str) -> bool {
         self.0.contains_key(cause)
     }
 
-    /// Adds other losses.
     pub(super) fn add_all(&mut self, others: &Self) {
         for (cause, (from_ns, to_ns, at_most)) in &others.0 {
             self.add(cause, (*from_ns, *to_ns), *at_most);
@@ -597,8 +584,8 @@ impl QueryLosses {
     }
 }
 
-/// Stamp minus ring time of a producer's record, ns. If the producer has several clocks, the clock
-/// counts that stepped last before the record.
+/// Stamp minus ring time of a producer's record, ns. If the producer has several clocks, the latest
+/// step counts.
 pub(crate) fn offset_ns(steps: &[Step], producer: usize, record: u64) -> i64 {
     let own = steps
         .iter()

@@ -1,18 +1,15 @@
 //! Reads from dumps the packets that left the ring.
 //!
-//! Each dump is a sorted stream in the merge of the answer ([`AnswerMerge`]), next to the buckets
-//! of the ring. The query opens a dump when the merge reaches the dump's window, and reads the
-//! packets of one time at once. A packet has a name: its ID and the UUID of its recording. The
-//! merge gives a packet once, even if the ring and several dumps have the packet.
+//! Each dump is a sorted stream in the merge of the answer ([`AnswerMerge`]). The query opens a
+//! dump when the merge reaches the dump's window. A packet's ID and the UUID of its recording show
+//! whether the ring or another dump has the packet too.
 //!
-//! Older programs and `--reproducible` write packets without IDs. The query cannot find out whether
-//! the ring or another dump has such a packet too. So a dump without IDs gives only packets from
-//! before the ring and before all dumps with IDs. If several dumps without IDs overlap, the first
-//! dump gives their common time.
+//! Older programs and `--reproducible` write packets without IDs, which may be in the ring or
+//! another dump too. So a dump without IDs gives only packets from before the ring and before all
+//! dumps with IDs.
 //!
 //! The query reads a file to its end, for its checksum, unless the answer ends before or the file
-//! has an error. Memory: [`MEMORY_MAX`] for the open files, and for each file the packets of one
-//! time.
+//! has an error.
 
 use std::{
     borrow::Borrow,
@@ -40,11 +37,10 @@ use crate::{StoredFile, dump::encode::SNAPLEN, rfc3339};
 const MEMORY_MAX: usize = 160 << 20;
 /// Most bytes of memory of a plain file: the buffer of 64 KiB, and the largest packet, 256 KiB.
 const PLAIN_MEMORY: usize = 320 << 10;
-/// Most bytes of memory of a file that a recorder compressed: the window has at most 2 MiB.
+/// Most bytes of memory of a file that a recorder compressed, with a window of at most 2 MiB.
 const COMPRESSED_MEMORY: usize = 2560 << 10;
 /// Limit on the bytes of packets in the pieces of all dumps; a piece has the packets of one time in
-/// one dump. If the pieces exceed the limit and a further packet of that time follows, reading the
-/// dump ends with an error.
+/// one dump.
 const PIECES_BYTES_MAX: usize = 64 << 20;
 const TOO_MANY_ALIKE: &str = "it has more packets of one time stamp than fit into memory";
 const CUT: &str =
@@ -55,7 +51,6 @@ const TOO_MANY_INTERFACES: &str = "it has more interfaces than an answer may hav
 /// Maximum number of dumps that the report lists, and of time ranges that no dump covers.
 const TOLD_MAX: usize = 64;
 
-/// The dumps of an answer.
 #[derive(Debug)]
 pub(super) struct DumpReader {
     catalog: Arc<dyn DumpCatalog>,
@@ -82,7 +77,7 @@ struct DumpSource {
     recording: u32,
     /// The query takes only packets with these stamps from the dump.
     part: StampRange,
-    /// Ring time of the last packet that was read, ns.
+    /// Ring time of the latest packet so far, ns.
     last_ns: i64,
     /// Bytes of the dump's piece in the merge.
     piece_bytes: usize,
@@ -91,8 +86,8 @@ struct DumpSource {
     numbers: HashMap<u16, (u16, bool)>,
     is_opened: bool,
     covers: bool,
-    /// Number of packets that were compared with the query. A packet without an ID gets this count
-    /// as its record number.
+    /// Number of packets that were compared with the query: the record number of the next packet
+    /// without an ID.
     read: u64,
     packets: u64,
     /// Packets in the answer that have fewer bytes than the query and the snap length of their
@@ -122,7 +117,6 @@ impl DumpReader {
             Err(why) => (Vec::new(), Some(why)),
         };
         found.retain(|dump| has_evicted || dump.claims.is_none());
-        // In the order of windows. If windows are equal, dumps with `claims` come first.
         found.sort_by_cached_key(|dump| (dump.span, dump.claims.is_none(), dump.id.clone()));
         let named = found.iter().filter(|dump| dump.recording.is_some());
         let first_ns = named.map(|dump| dump.span.0).fold(ring_ns, i64::min);
@@ -131,8 +125,8 @@ impl DumpReader {
         let mut sources = Vec::new();
         for (index, dump) in (0_u32..).zip(found) {
             let (mut number, mut part) = (u32::MAX - index, wanted);
-            // Another process may have changed the sidecar of a dump of this recording: such a dump
-            // counts as a dump without IDs if the sidecar has another UUID.
+            // Another process may have changed the sidecar of a dump of this recording: if the UUID
+            // differs, such a dump counts as a dump without IDs.
             let uuid = dump.recording.as_ref();
             if let Some(uuid) = uuid.filter(|it| dump.claims.is_none() || **it == recordings[0]) {
                 let known = recordings.iter().position(|known| known == uuid);
@@ -160,11 +154,10 @@ impl DumpReader {
         }
     }
 
-    /// Resets all dumps, so that a second pass reads them from their beginning.
+    /// Resets all dumps, for a second pass.
     pub(super) fn again(self) -> Self {
         let again = |it: DumpSource| DumpSource {
-            // If a dump had an error and gave no packet in the first pass, the second pass does not
-            // read the dump.
+            // If a dump had an error and gave no packet in the first pass, it is not read again.
             fault: it.fault.filter(|_| it.packets == 0),
             is_opened: it.is_opened,
             ..DumpSource::new(it.dump, it.recording, it.part)
@@ -180,7 +173,7 @@ impl DumpReader {
 
     /// Adds a stream for each dump that can be read.
     pub(super) fn begin(&mut self, merge: &mut AnswerMerge, steps: &[Step]) {
-        // Windows are in stamps. Ring time is at most this much before a stamp.
+        // Ring time is at most this much before a stamp.
         let most_ns = steps.iter().map(|step| step.offset_ns).fold(0, i64::max);
         for (index, source) in self.sources.iter_mut().enumerate() {
             let fault = source.fault.take();
@@ -194,7 +187,6 @@ impl DumpReader {
         }
     }
 
-    /// Whether the dumps could be listed, and the list is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.sources.is_empty() && self.unlisted.is_none()
     }
@@ -204,7 +196,6 @@ impl DumpReader {
         self.others.get(usize::from(u16::MAX - number)).cloned()
     }
 
-    /// Counts a packet of a dump in the answer.
     pub(super) fn count(
         &mut self,
         index: usize,
@@ -223,8 +214,8 @@ impl DumpReader {
         source.snapped += u64::from(!is_own && packet.captured < headers.min(whole));
     }
 
-    /// Reads the packets of the next time in a dump, and opens the dump before its first packet.
-    /// Returns an empty piece at the end of the dump, or after an error.
+    /// Reads the packets of the next time in a dump, and opens the dump before its first packet. An
+    /// empty piece: the dump has ended.
     pub(super) fn fill(
         &mut self,
         index: usize,
@@ -374,7 +365,6 @@ impl DumpReader {
     pub(super) fn covered(&self) -> Vec<StampRange> {
         let sure = |source: &&DumpSource| source.covers && source.fault.is_none();
         let sources = self.sources.iter().filter(sure);
-        // A dump gives only its part of the query's time range.
         let claims = sources.flat_map(|source| {
             let (from_ns, to_ns) = source.part;
             let claims = source.dump.claims.iter().flatten();
@@ -383,7 +373,7 @@ impl DumpReader {
         claims.filter(|(from_ns, to_ns)| from_ns <= to_ns).collect()
     }
 
-    /// Adds losses because of dumps without `claims`, which are usually of other recordings.
+    /// Adds losses because of dumps without `claims`.
     pub(super) fn add_losses(&self, window: &QueryWindow, losses: &mut QueryLosses) {
         let (from_ns, to_ns) = (
             self.wanted.0.max(window.all().0),
@@ -414,7 +404,7 @@ impl DumpReader {
     }
 
     /// The report about the dumps, for an answer that ends with `to_ns`. `gap`: stamps that left
-    /// the ring. Unless `is_named`, the report has neither the names nor the times of dumps.
+    /// the ring. Unless `is_named`, names and times are left out.
     pub(super) fn report(
         &self,
         to_ns: i64,

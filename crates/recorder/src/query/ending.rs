@@ -11,10 +11,7 @@ use super::{
 use crate::{Verdict, rfc3339};
 
 impl<W: io::Write> AnswerReading<'_, W> {
-    /// The window of the packets in the answer. If a limit ended the answer, the window ends with
-    /// the last packet. The window of a cancelled answer ends with the last packet too, unless the
-    /// answer is a follow. The window of any other follow ends with the time up to which all
-    /// packets are written, unless the recorder was killed.
+    /// The window that the answer covers, which a limit or another early end may cut short.
     pub(super) fn final_window(&self) -> QueryWindow {
         let mut window = self.answer.window;
         let is_follow = self.answer.query.follow;
@@ -52,7 +49,7 @@ impl<W: io::Write> AnswerReading<'_, W> {
         let dumped = self.dumped.as_ref();
         let mut covered = dumped.map(DumpReader::covered).unwrap_or_default();
         let recorder = answer.recorder.as_ref().and_then(std::sync::Weak::upgrade);
-        // Pins keep ring times. After a clock step a pin's stamps may have other ring times.
+        // After a clock step, a pin's stamps may have other ring times.
         if let Some(recorder) = recorder.as_ref().filter(|_| !latest.has_steps()) {
             covered.extend(recorder.pins.whole(recorder.clock.mono_ns()));
         }
@@ -147,7 +144,7 @@ impl<W: io::Write> AnswerReading<'_, W> {
                 .is_some_and(|(from, begun)| from < begun)
     }
 
-    /// Packets that were inspected, also packets of dumps.
+    /// Inspected packets, also of dumps.
     fn inspected(&self) -> u64 {
         let dumped = self.dumped.as_ref().map_or(0, |dumped| dumped.inspected);
         self.tally.inspected + dumped
@@ -164,7 +161,7 @@ impl<W: io::Write> AnswerReading<'_, W> {
     }
 
     /// The reason for an answer without packets. `has_evicted`: packets of the window were
-    /// overwritten, and dumps and pins may lack some of these packets.
+    /// overwritten, and dumps and pins may lack some of these.
     fn emptiness(&self, window: &QueryWindow, has_evicted: bool) -> Empty {
         let inspected = self.inspected();
         if self.answer.matching.lacks_interfaces() {

@@ -7,8 +7,8 @@ use retroscope_ring::InterfaceEntry;
 use super::{merge::MatchedPacket, reading::AnswerReading};
 
 impl<W: io::Write> AnswerReading<'_, W> {
-    /// Puts a packet of the window into the answer, if there is room. `dump`: the dump that has the
-    /// packet. Returns whether the answer may have more packets.
+    /// Puts a packet of the window into the answer, if there is room. `dump`: the packet's dump, if
+    /// any. Returns whether the answer may have more packets.
     pub(super) fn give(
         &mut self,
         entry: &InterfaceEntry,

@@ -2,18 +2,14 @@
 //!
 //! A closed bucket may have two Bloom filters: one of the addresses of its packets, and one of
 //! their Community IDs. The first query that reads the bucket and needs such a filter makes it from
-//! its copy of the bucket, so that no inserter spends time on filters. The next query that needs an
-//! address or an ID asks the filter before it reads the bucket. It skips a bucket within its window
-//! if the filter shows that the bucket cannot have the packet. No packet is missed: a Bloom filter
-//! has no false negatives, and a bucket has no filter of addresses if [`hosts_of`] cannot read all
-//! of its packets. A filter with more than 10 % false positives is dropped, and queries always read
-//! its bucket. A query makes at most one filter of a bucket: that of Community IDs if the query
-//! asks for an ID.
+//! its copy of the bucket, so that no inserter spends time on filters. Later queries may skip the
+//! bucket. No packet is missed: a Bloom filter has no false negatives, and a bucket has no filter
+//! of addresses if [`hosts_of`] cannot read all of its packets. A filter with more than 10 % false
+//! positives is dropped.
 //!
-//! Both filters together take at most 2 % of a bucket. The ring is smaller by that
-//! ([`ring_bytes`]). A filter is of one generation of its bucket, so nobody has to reset it when
-//! the bucket is overwritten. Hashes are keyed, so that a sender cannot choose packets that
-//! collide.
+//! Both filters together take at most 2 % of a bucket, and the ring is smaller by that
+//! ([`ring_bytes`]). A filter is of one generation of its bucket, so nobody has to reset it. Hashes
+//! are keyed, so that a sender cannot choose packets that collide.
 
 use std::{
     collections::HashSet,
@@ -29,7 +25,7 @@ use retroscope_ring::{BucketRef, InterfaceEntry, Packet, Ring};
 
 use crate::control::lock;
 
-/// A ring for which less memory is requested has no index: queries read all of its buckets.
+/// A ring for which less memory is requested has no index.
 const RING_BYTES_MIN: u64 = 256 << 20;
 /// The index gets one of this many parts of the requested memory. That is 2 % of the other parts.
 const PARTS: u64 = 51;
@@ -45,17 +41,16 @@ const FALSE_POSITIVES_MAX: f64 = 0.1;
 /// New entries after which the false positives of a filter are calculated again.
 const ENTRIES_STEP: usize = 1024;
 
-/// Filters of a ring's buckets. One index for each recorder; any thread may use the index.
+/// Filters of a ring's buckets, for any thread.
 #[derive(Debug)]
 pub(crate) struct BucketIndex {
-    /// Filters by the position of the bucket. Empty: the ring has no index.
+    /// By the position of the bucket. Empty: the ring has no index.
     buckets: Vec<Mutex<BucketFilters>>,
     bucket_bytes: usize,
     keys: RandomState,
     seeds: [u64; 2],
 }
 
-/// The filters of a bucket.
 #[derive(Debug, Default)]
 struct BucketFilters {
     generation: u64,
@@ -65,7 +60,6 @@ struct BucketFilters {
     ids: FilterPart,
 }
 
-/// One of the filters of a bucket.
 #[derive(Debug, Default)]
 enum FilterPart {
     #[default]
@@ -83,7 +77,6 @@ pub(super) struct IndexQuestion {
     pub(super) mode: FilterMode,
 }
 
-/// The filter that a query uses.
 #[derive(Debug, Clone)]
 pub(super) enum AskedFilter {
     Hosts(NeededHosts),
@@ -97,7 +90,7 @@ pub(super) enum IndexAnswer {
     Nothing,
     /// The bucket may have a matching packet.
     Perhaps,
-    /// The filter does not help: see [`FilterPart::Useless`].
+    /// The filter does not help.
     Useless,
     /// The index does not have this filter of the bucket yet.
     Unknown,
@@ -131,12 +124,10 @@ impl BucketIndex {
         }
     }
 
-    /// Whether the ring has no index.
     pub(super) fn is_empty(&self) -> bool {
         self.buckets.is_empty()
     }
 
-    /// Bytes of all filters.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
         let bytes = |part: &FilterPart| match part {
@@ -185,8 +176,8 @@ impl BucketIndex {
         let part = self.made(needed, interfaces, packets);
         let mut filters = lock(place);
         if (filters.generation, filters.mode) != (bucket.generation, Some(needed.mode)) {
-            // A slow query may bring a filter of an older generation. That filter is not used for
-            // the present bucket, and the next query makes a new filter.
+            // A slow query may bring a filter of an older generation, which is not used for the
+            // present bucket.
             *filters = BucketFilters {
                 generation: bucket.generation,
                 mode: Some(needed.mode),
@@ -230,8 +221,7 @@ impl BucketIndex {
         filling.filter()
     }
 
-    /// A cheap hash, because every packet needs a hash: two multiplications and folds. A Community
-    /// ID is computed only once for each flow with ports.
+    /// A cheap hash, because every packet needs one: two multiplications and folds.
     fn of_host(&self, host: &IpAddr) -> u64 {
         let (bits, family) = match host {
             IpAddr::V4(addr) => (u128::from(addr.to_bits()), 4),
@@ -274,7 +264,6 @@ fn fold(a: u128, b: u128) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// A Bloom filter that is being made.
 struct BloomBuilder {
     filter: BloomFilter,
     entries: usize,

@@ -12,8 +12,8 @@ pub(super) fn lost_before_the_ring(
     to: Option<&String>,
 ) -> (Vec<Missing>, Option<String>) {
     let offset_ns = contents.latest_offset_ns();
-    // The window has stamps, and losses have ring time. If clocks differ or were set, a window has
-    // several ranges of ring time.
+    // The window has stamps, and losses have ring time. If clocks differ or were set, a window may
+    // have several ranges of ring time.
     let mut parts = if window.from_ns == i64::MIN && window.to_ns == i64::MAX {
         vec![(i64::MIN, i64::MAX)]
     } else {

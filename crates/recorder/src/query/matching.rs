@@ -22,10 +22,9 @@ const REFUSALS_TOLD: usize = 8;
 /// Maximum number of flows in [`CommunityMatcher::known`].
 const FLOWS_KNOWN: usize = 65_536;
 /// Most instructions of a program that is compiled to machine code. Compiling a longer program
-/// would delay the first packet of the answer too much.
+/// would delay the answer.
 const INSTRUCTIONS_MAX: usize = 2048;
 
-/// The compiled conditions of a query.
 #[derive(Debug)]
 pub(super) struct PacketMatcher {
     /// The filter of [`Query::expression`], or of a rule. `None`: every packet.
@@ -42,7 +41,6 @@ pub(super) struct PacketMatcher {
     interfaces: Vec<bool>,
 }
 
-/// Matches packets of one Community ID.
 #[derive(Debug)]
 struct CommunityMatcher {
     id: String,
@@ -101,7 +99,6 @@ impl PacketMatcher {
         }
     }
 
-    /// Adds new interfaces.
     pub(super) fn learn(&mut self, entries: &[InterfaceEntry]) {
         for entry in entries.iter().skip(self.interfaces.len()) {
             let is_asked = self.names.is_empty() || self.names.contains(&entry.name);
@@ -130,8 +127,7 @@ impl PacketMatcher {
         }
     }
 
-    /// Whether an expression has names that are looked up, such as host names. The addresses may
-    /// have changed since a dump was made.
+    /// Whether an expression has names that are looked up, such as host names.
     pub(super) fn has_names(&self) -> bool {
         let mut filters = self.filter.iter().chain(&self.within);
         filters.any(|filter| filter.filter.has_names())
@@ -171,12 +167,12 @@ impl PacketMatcher {
         filtered && community.is_none_or(|community| community.takes(link_type, packet.data))
     }
 
-    /// The property that every matching packet has, except fragments that match only as fragments.
-    /// The property is a question for the index. `None`: the index does not help.
+    /// A question for the index: a property that every matching packet has, except fragments that
+    /// match only as fragments. `None`: the index does not help.
     pub(super) fn needed(&self, entries: &[InterfaceEntry]) -> Option<IndexQuestion> {
         if !self.names.is_empty() {
-            // The report counts the inspected packets of these interfaces. For a bucket that the
-            // index rules out, only the number of packets of all interfaces is known.
+            // The report counts the inspected packets of these interfaces, which the index does not
+            // know.
             return None;
         }
         let is_ethernet = |entry: &InterfaceEntry| entry.link_type == LinkType::ETHERNET.0;

@@ -1,9 +1,7 @@
 //! Merges packets of many buckets into one order.
 //!
-//! A pass adds buckets by their smallest time. Before a pass adds a bucket, it takes out the
-//! packets before that time; in a follow, only packets that are also before the watermarks. So if
-//! clocks run forward, one or two buckets of each producer wait, and in a follow also the packets
-//! after the watermarks.
+//! A pass adds buckets by their smallest time. Before a pass adds a bucket, it takes out packets
+//! before that time. So if clocks run forward, usually one or two buckets of each producer wait.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -12,14 +10,13 @@ use retroscope_ring::Packet;
 use super::{PacketId, Recording};
 
 /// Smallest and largest bound on the bytes of the ring's waiting packets. If more packets have to
-/// wait, the stamps of the region are probably in disorder, perhaps on purpose.
+/// wait, the stamps of the region are probably in disorder.
 const WAITING_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=2 << 30;
 /// The bound, in buckets of the ring for each producer. Two buckets of a producer overlap. A bucket
 /// of 14-byte packets takes almost three times its size here: in addition to its data, a packet
-/// takes 72 bytes here, and 16 bytes in the ring.
+/// takes 72 bytes, instead of 16 in the ring.
 const WAITING_BUCKETS: u64 = 6;
 
-/// A packet that matches the query.
 #[derive(Debug, Clone)]
 pub(super) struct MatchedPacket {
     /// Ring time, ns, which sets the order.
@@ -28,8 +25,8 @@ pub(super) struct MatchedPacket {
     pub(super) wire_len: u32,
     pub(super) interface: u16,
     pub(super) direction: u8,
-    /// 0: the recording of the ring. Packets of other recordings, and of dumps without IDs, have
-    /// other numbers.
+    /// 0: the recording of the ring. Packets from other recordings, or without IDs, have other
+    /// numbers.
     pub(super) recording: u32,
     /// The producer that stored the packet; 0 if `recording` is not 0.
     pub(super) producer: usize,
@@ -50,8 +47,7 @@ impl MatchedPacket {
         (self.recording == 0).then(|| recording.id(self.producer, self.record))
     }
 
-    /// The packet's place in the order. Unless the ring is damaged, only copies of one packet have
-    /// the same place.
+    /// The packet's place in the order.
     pub(super) fn place(&self) -> AnswerPlace {
         (self.time_ns, self.recording, self.producer, self.record)
     }
@@ -68,12 +64,10 @@ pub(super) struct PacketBatch {
     next: usize,
 }
 
-/// A merge of the ring's buckets and of dumps.
 #[derive(Debug, Default)]
 pub(super) struct AnswerMerge {
     /// The waiting pieces, by the place of their next packet, then by the number of the piece. A
-    /// dump that was not opened has the first place that its packets may have. Two pieces may have
-    /// the same place: dumps have copies, and a damaged ring may have a record twice.
+    /// dump that was not opened has the first place that its packets may have.
     pieces: BTreeMap<(AnswerPlace, u64), PacketBatch>,
     /// The piece whose packet was returned last, and its number.
     taken: Option<(PacketBatch, u64)>,
@@ -88,14 +82,14 @@ pub(super) struct AnswerMerge {
     pub(super) disordered: u64,
 }
 
-/// Pieces of dumps have numbers from here on: first dumps in the recorder's log, then other dumps.
-/// Pieces of the ring have smaller numbers, so a packet of the ring is before its copies in dumps.
+/// Pieces of dumps have numbers from here on. Pieces of the ring have smaller numbers, so a packet
+/// of the ring is before its copies in dumps.
 const OWN_DUMPS: u64 = 1 << 62;
 const OTHER_DUMPS: u64 = 1 << 63;
 
 impl PacketBatch {
-    /// Adds a packet of the ring or of a dump. The answer has at most `snaplen` bytes of the
-    /// packet, and the piece stores at most `kept` bytes.
+    /// Adds a packet. The answer has at most `snaplen` bytes of the packet, and the piece stores at
+    /// most `kept` bytes.
     pub(super) fn push(
         &mut self,
         packet: &Packet<'_>,
@@ -129,8 +123,7 @@ impl PacketBatch {
     /// Sorts the packets. `dropped`: records that are missing before the first packet.
     pub(super) fn sort(&mut self, dropped: u64) {
         self.packets.sort_by_key(MatchedPacket::place);
-        // A piece may wait for long, and a growing vector may allocate twice the memory that it
-        // needs.
+        // A growing vector may allocate twice the memory that it needs.
         self.packets.shrink_to_fit();
         self.data.shrink_to_fit();
         if let Some(first) = self.packets.first_mut() {
@@ -144,7 +137,6 @@ impl PacketBatch {
 }
 
 impl AnswerMerge {
-    /// A merge for a ring with this number of producers and this size of buckets.
     pub(super) fn new(producers: usize, bucket_bytes: usize) -> Self {
         let overlapping = WAITING_BUCKETS * producers as u64 * bucket_bytes as u64;
         Self {
@@ -160,17 +152,17 @@ impl AnswerMerge {
         self.wait(piece, self.made);
     }
 
-    /// Adds a dump. Its first packet has ring time `from_ns` or a later ring time. `is_own`: the
-    /// dump is in the recorder's log.
+    /// Adds a dump, whose first packet has ring time `from_ns` or later. `is_own`: the dump is in
+    /// the recorder's log.
     pub(super) fn add_dump(&mut self, from_ns: i64, dump: usize, is_own: bool) {
         let number = if is_own { OWN_DUMPS } else { OTHER_DUMPS } | dump as u64;
         let first = (from_ns, 0, 0, 0);
         self.pieces.insert((first, number), PacketBatch::default());
     }
 
-    /// Takes the next packet out if its time is before `until_ns`, or if too many bytes wait
-    /// (`until_ns` is `None`: in any case). Returns the packet, its bytes, and the packet's dump,
-    /// if any. `fill` reads the next piece of a dump.
+    /// Takes the next packet out if its time is before `until_ns` (`None`: in any case), or if too
+    /// many bytes wait. Returns the packet, its bytes, and its dump, if any. `fill` reads the next
+    /// piece of a dump.
     pub(super) fn next(
         &mut self,
         until_ns: Option<i64>,
@@ -204,8 +196,7 @@ impl AnswerMerge {
         None
     }
 
-    /// Puts a piece back at the place of its next packet. If the piece is of a dump and has no
-    /// packets left, reads the dump's next piece instead.
+    /// Puts a piece back at the place of its next packet, or reads the dump's next piece.
     fn wait_or_fill(
         &mut self,
         mut piece: PacketBatch,
@@ -256,7 +247,6 @@ mod tests {
         piece
     }
 
-    /// Two buckets of each producer may wait, whatever the size of their packets.
     #[test]
     fn packets_of_all_producers_may_wait() {
         for (producers, bytes) in [(1, 14), (1, 64), (12, 14), (12, 1500)] {
@@ -269,8 +259,7 @@ mod tests {
         }
     }
 
-    /// In a region where all buckets overlap, the waiting packets are limited to the bound and one
-    /// bucket.
+    /// All buckets overlap: the waiting packets are limited to the bound and one bucket.
     #[test]
     fn what_waits_is_bounded() {
         for (producers, most) in [(1, 64 << 20), (12, 144 << 20)] {

@@ -2,11 +2,10 @@
 //!
 //! In the ring, buckets are scanned from the newest back until enough packets match. The pass then
 //! begins with the oldest of these packets. Packets wait on a heap while an older bucket may have a
-//! newer packet: the waiting packets are of overlapping buckets, as in `merge.rs`.
+//! newer packet.
 //!
 //! If dumps may have some of the packets, a first pass counts the whole answer, and keeps the
-//! places of its last packets. The second pass begins at one of these places. So if a packet was
-//! overwritten or deleted after the first pass, the answer has the same other packets.
+//! places of its last packets. The second pass begins at one of these places.
 
 use std::{
     cmp::Reverse,
@@ -55,7 +54,7 @@ type Match = (RecordPosition, i64, u64);
 
 /// Maximum number of entries of [`LastPackets::begins`], of 56 bytes each. If more packets are
 /// within the limit, the entries are for every second packet, every fourth, and so on. The answer
-/// may then have fewer packets than its limit, by less than the distance of two entries.
+/// may then have fewer packets than its limit.
 const BEGINS_MAX: usize = 1 << 20;
 
 impl NewestStart {
@@ -109,7 +108,7 @@ fn limits(query: &Query) -> (u64, u64) {
 }
 
 impl<W: io::Write> AnswerReading<'_, W> {
-    /// Finds the first of the newest packets, and lets the following pass begin with this packet.
+    /// Finds the first of the newest packets, and lets the following pass begin with it.
     pub(super) fn find_newest(mut self) -> Result<Self, QueryError> {
         if let Some((position, begin_ns, _)) = self.newest_in_ring() {
             let QueryAnswer { resume, window, .. } = &mut self.answer;
@@ -127,8 +126,7 @@ impl<W: io::Write> AnswerReading<'_, W> {
     }
 
     /// The first of the newest packets; if the limits allow no packet, the position after the last
-    /// packet. `None`: the packets of the ring alone do not decide which packet is the first, all
-    /// packets of the ring are within the limits, or the query was cancelled.
+    /// packet. `None`: the ring alone does not decide, or all of its packets are within the limits.
     fn newest_in_ring(&mut self) -> Option<Match> {
         let contents = Arc::clone(&self.start);
         let RegionContents { buckets, steps, .. } = &*contents;
@@ -160,7 +158,7 @@ impl<W: io::Write> AnswerReading<'_, W> {
                 && (position.0 > older_ns || waiting.len() as u64 > waiting_max)
             {
                 if position.0 <= older_ns && self.dumped.is_some() {
-                    // Too many matches wait, and an older bucket or a dump may have a newer packet.
+                    // An older bucket or a dump may have a newer packet.
                     return None;
                 }
                 (packets, bytes) = (packets + 1, bytes + its_bytes);
@@ -208,8 +206,8 @@ impl<W: io::Write> AnswerReading<'_, W> {
         self.tally = QueryTally::default(); // the pass that follows counts the packets
     }
 
-    /// Counts the whole answer to find where its newest packets begin. The ring and dumps may have
-    /// the same packets, and only a pass over both shows which packets these are.
+    /// Counts the whole answer to find where its newest packets begin: the ring and dumps may have
+    /// the same packets.
     fn newest_with_dumps(self) -> Result<Self, QueryError> {
         let Self {
             mut answer,
@@ -250,8 +248,7 @@ mod tests {
     use super::*;
     use crate::query::merge::{AnswerMerge, PacketBatch};
 
-    /// An answer with more packets than places are kept. The queue of places must not grow beyond
-    /// its bound, also not while it is thinned out.
+    /// The queue of places must not grow beyond its bound, also not while it is thinned out.
     #[test]
     fn places_take_bounded_memory() {
         let packet = Packet {
@@ -279,7 +276,7 @@ mod tests {
             assert!(last.begins.capacity() <= BEGINS_MAX);
         }
         assert!(last.begin().is_none(), "all packets are within the limits");
-        // If many more packets match, the answer has nearly as many as its limit allows.
+        // The answer has nearly as many packets as its limit allows.
         let limit = 3 * BEGINS_MAX as u64;
         let mut last = LastPackets {
             limits: (limit, u64::MAX),

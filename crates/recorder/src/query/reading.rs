@@ -1,10 +1,8 @@
 //! The pass over a ring's buckets: usually once for an answer, repeatedly for a follow.
 //!
 //! A pass visits the buckets by their smallest time, and takes the matching packets out of each
-//! bucket. Usually it gives out a packet when no older packet can follow. In a follow these are
-//! packets before the watermarks of all producers with a watermark. So a follow usually has the
-//! same order as a later answer, and a client may continue after any packet (`resume.rs`). The next
-//! pass of a follow skips the records of an open bucket that an earlier pass has read.
+//! bucket. Usually it gives out a packet when no older packet can follow. So a follow usually has
+//! the same order as a later answer.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -22,12 +20,10 @@ use super::{
 };
 use crate::intake::InterfaceCounts;
 
-/// Shortest wait of a follow between two checks for packets. On a silent link, an inserter
-/// publishes its progress about every 40 ms, or more often.
+/// Shortest wait of a follow between two checks for packets.
 const FOLLOW_LOOK: Duration = Duration::from_millis(10);
 /// After a check that finds no new records, a follow waits at least this many times as long as the
-/// check took, but at most 1 s. So checks of a region with very many buckets take about a twentieth
-/// of a processor.
+/// check took, but at most 1 s.
 const LOOKS_SHARE: i64 = 20;
 /// A follow does not write its latest packet at once: if the answer ends, that packet gets the
 /// verdict. If no packet follows within this time, ns, the follow writes the latest packet without
@@ -36,7 +32,6 @@ const HELD_BACK_NS: i64 = 200_000_000;
 /// Interval at which a follow writes statistics, ns.
 const STATISTICS_EVERY_NS: i64 = 1_000_000_000;
 
-/// An answer that is being written.
 #[derive(Debug)]
 pub(super) struct AnswerReading<'v, W: io::Write> {
     pub(super) answer: QueryAnswer,
@@ -53,21 +48,17 @@ pub(super) struct AnswerReading<'v, W: io::Write> {
     /// The caller's function, which gets the packets instead of the output.
     pub(super) visitor: Option<PacketVisitor<'v>>,
     pub(super) losses: QueryLosses,
-    /// Progress by producer.
     pub(super) progress: Vec<ProducerProgress>,
-    /// Where the newest packets begin: earlier packets are left out. `None`: no packet of the
-    /// window is left out.
+    /// Where the newest packets begin. `None`: no packet of the window is left out.
     pub(super) newest: Option<NewestStart>,
     /// The candidates for the start of the newest packets, while the answer is counted.
     pub(super) last: Option<LastPackets>,
-    /// The question for the index. `None`: the ring has no index, the index does not help, or the
-    /// query continues an earlier answer.
+    /// The question for the index. `None`: the index is not used.
     pub(super) needed: Option<IndexQuestion>,
     pub(super) tally: QueryTally,
     /// Number of earlier passes.
     pub(super) passes: u64,
-    /// Follow: stamp up to which usually all matching packets are written, ns. If a follow is ended
-    /// in the middle of a pass, the answer has the packets up to its last packet.
+    /// Follow: stamp up to which usually all matching packets are written, ns.
     pub(super) written_to_ns: Option<i64>,
 }
 
@@ -85,7 +76,6 @@ pub(super) struct ProducerProgress {
     pub(super) last: Option<PacketId>,
 }
 
-/// Counters of an answer.
 #[derive(Debug, Default)]
 pub(super) struct QueryTally {
     pub(super) packets: u64,
@@ -105,7 +95,6 @@ pub(super) struct QueryTally {
     pub(super) index: IndexUse,
 }
 
-/// A bucket that is to be read.
 #[derive(Debug)]
 pub(super) struct BucketRead<'c> {
     pub(super) candidate: &'c CandidateBucket,
@@ -116,7 +105,6 @@ pub(super) struct BucketRead<'c> {
 }
 
 impl<'c> BucketRead<'c> {
-    /// Reads all records of a bucket.
     pub(super) fn of(candidate: &'c CandidateBucket) -> Self {
         Self {
             candidate,
@@ -158,7 +146,6 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         }
     }
 
-    /// Gives the packets to a function.
     pub(super) fn shown_to(self, look: &'v mut Look<'v>) -> Self {
         let visitor = Some(PacketVisitor(look));
         Self { visitor, ..self }
@@ -177,7 +164,6 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         self.end()
     }
 
-    /// Reads the whole window.
     pub(super) fn whole_pass(&mut self) -> Result<(), QueryError> {
         let contents = Arc::clone(&self.start);
         let visits = self.visits(&contents);
@@ -192,9 +178,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         let mut told_ns = self.answer.clock.mono_ns();
         loop {
             let begin_ns = self.answer.clock.mono_ns();
-            // Whether the recorder has ended is read before the region. So if the recorder has
-            // ended, the region has all of its records. The region of the first pass was read
-            // earlier.
+            // Read before the region: if the recorder has ended, the region then has all of its
+            // records. The region of the first pass was read earlier.
             let recorder = self.answer.recorder.as_ref();
             let has_left = self.passes > 0 && recorder.is_some_and(|it| it.strong_count() == 0);
             let contents = match self.passes {
@@ -215,8 +200,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
                 Some(_) => self.written_to_ns.max(self.tally.last_ns),
             };
             for (producer, progress) in self.progress.iter_mut().enumerate() {
-                // If records that the producer stores after this pass are missing, the next pass
-                // reports a gap.
+                // If later records of the producer are missing, the next pass reports a gap.
                 progress.end.get_or_insert(contents.end_of(producer));
             }
             let now_ns = self.answer.clock.mono_ns();
@@ -251,8 +235,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         }
     }
 
-    /// The buckets that may have packets of the window, by their smallest time: buckets with
-    /// records that no earlier pass has read, and buckets before which records are missing.
+    /// The buckets that may have packets of the window that no earlier pass has read, and buckets
+    /// before which records are missing. Sorted by their smallest time.
     pub(super) fn visits<'c>(&mut self, contents: &'c RegionContents) -> Vec<BucketRead<'c>> {
         let mut order: Vec<usize> = (0..contents.buckets.len()).collect();
         order.sort_by_key(|index| {
@@ -434,8 +418,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         }
         let says = self.answer.index.as_ref()?.asks(bucket.bucket, needed);
         let offsets = offsets(&contents.steps, bucket.producer);
-        // The report counts inspected packets. If only a part of the bucket is in the window, the
-        // bucket must be read to count the packets.
+        // If only a part of the bucket is in the window, the bucket must be read to count its
+        // packets.
         let is_whole = self.answer.window.holds_all(*span_ns, offsets);
         Some(match says {
             IndexAnswer::Nothing if !is_whole => IndexAnswer::Perhaps,
@@ -443,7 +427,6 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         })
     }
 
-    /// Makes the missing filter of the copied bucket.
     fn fill_index(
         &self,
         contents: &RegionContents,
@@ -480,8 +463,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         let is_there = self.buffer.len() >= left && found.bytes <= bucket.bytes;
         let is_inside = span_ns.0 <= found.times_ns.0 && found.times_ns.1 <= span_ns.1;
         // The header has the bytes and times of all records; in an open bucket, also of records
-        // that are not published. So bytes and times must be equal only for a closed bucket without
-        // skipped records.
+        // that are not published.
         let is_part = bucket.state == AttachedState::Open || visit.skip > 0;
         is_there
             && is_inside
@@ -589,8 +571,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
     }
 
     /// Writes the blocks of interfaces whose packets may match, so that programs that read a pipe
-    /// begin. Writes no block if these interfaces have several link types, because such programs
-    /// require one link type.
+    /// begin. Writes no block if these interfaces have several link types: such programs require
+    /// one.
     fn write_interfaces(&mut self) -> Result<(), QueryError> {
         let Some(stream) = &mut self.stream else {
             return Ok(());

@@ -258,7 +258,7 @@ impl QueryReport {
     }
 
     /// The report as a pcapng comment, which has at most 65,535 bytes. A report of more than 60,000
-    /// bytes is shortened to its main parts, and, if that is not enough, to its sums.
+    /// bytes is shortened.
     pub(super) fn comment(&self) -> String {
         const ROOM: usize = 60_000;
         let json = |report: &Self| serde_json::to_string(report).unwrap_or_default();
