@@ -5,10 +5,10 @@
 //! recorder's threads. It keeps only the matching packets of each bucket until their turn
 //! (`query/merge.rs`).
 //!
-//! Record numbers show which records were overwritten or are lost, and watermarks show up to when
-//! all are published (`query/contents.rs`). The region does not show losses before the ring, at
-//! intake: a recorder knows these only for its own ring ([`RecorderHandle::query`]). Everything in
-//! a region is untrusted input.
+//! Record numbers show which records are missing, and watermarks show up to when all records are
+//! published (`query/contents.rs`). The region does not show losses before the ring, at intake: a
+//! recorder knows these only for its own ring ([`RecorderHandle::query`]). Everything in a region
+//! is untrusted input.
 //!
 //! | file | contents |
 //! |---|---|
@@ -88,8 +88,8 @@ pub struct Query {
     pub within: String,
     /// The query matches `expression` on at most this many bytes of each packet; `None`: no limit.
     pub tried_bytes: Option<NonZeroU32>,
-    /// The query matches `expression` only on the known headers of a packet, the first 4 bytes of
-    /// ICMP included, or on the whole ARP or RARP message.
+    /// The query matches `expression` only on the known headers of a packet, with the first 4 bytes
+    /// of ICMP, and 28 bytes of ARP or RARP.
     pub tried_headers: bool,
     /// Only packets with this Community ID (version 1, seed 0), in both directions.
     pub community_id: Option<String>,
@@ -350,7 +350,7 @@ impl QueryAnswer {
         AnswerReading::new(self, Some(stream)).run()
     }
 
-    /// Gives the packets, in order, to `look`, which returns whether it wants more.
+    /// Gives the packets to `look`, which returns whether it wants more.
     ///
     /// # Errors
     /// [`QueryError::Ring`].

@@ -5,7 +5,7 @@
 //! filter, or with `$iface` alone, exempts no flow.
 //!
 //! From files, marks set by the dumper take effect in [`Marks::settle`], because the progress of
-//! its thread before that is not deterministic.
+//! threads before that is not deterministic.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -36,7 +36,6 @@ use crate::{
 /// Stamps that jumped back this often within a window count as disordered.
 const DISORDER_MIN: u64 = 2;
 
-/// The shared state of all sources.
 #[derive(Debug)]
 pub(crate) struct Intake {
     pub(crate) sources: Vec<SourceIntake>,
@@ -65,7 +64,6 @@ pub(crate) struct InterfaceCounts {
     pub(crate) os_dropped: Option<u64>,
 }
 
-/// One source and its queues.
 #[derive(Debug)]
 pub(crate) struct SourceIntake {
     pub(crate) name: String,
@@ -384,7 +382,6 @@ impl Intake {
         })
     }
 
-    /// The counters of the source of an interface.
     fn snapshot_of(&self, id: u16) -> Option<SourceSnapshot> {
         let source = self.sources.get(self.interfaces.source(id)?)?;
         Some(source.snapshot(self.read_mono_ns.load(Relaxed)))

@@ -134,7 +134,6 @@ impl ShardPlacement {
         }
     }
 
-    /// The inserter has stored `bytes` more bytes.
     pub(crate) fn stored(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
     }

@@ -1,8 +1,8 @@
 //! Load shedding: which of the packets that pass the capture filter an inserter keeps.
 //!
-//! Shunted flows are shed ([`Marks`]), except packets with SYN, FIN or RST. From files, if the flow
-//! may have a new mark, an inserter first waits until earlier packets were analyzed. So the result
-//! does not depend on the speed of threads.
+//! Shunted flows are shed ([`Marks`]), except packets with SYN, FIN or RST. From files, before an
+//! inserter uses a mark that may have changed, it waits until earlier packets were analyzed. So the
+//! result does not depend on the speed of threads.
 
 use std::{
     io,

@@ -72,7 +72,7 @@ struct ProducerContents {
 /// The window of a query, ns, both ends included.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueryWindow {
-    /// Whether the start of the window may move forward, because the query gave none.
+    /// Whether the start of the window may move forward: the query gave no start.
     is_movable: bool,
     /// Records before this ring time, ns, are outside of the window, whatever their stamps.
     pub(super) from_ring_ns: i64,
@@ -473,8 +473,8 @@ impl QueryWindow {
         self.is_movable
     }
 
-    /// Begins the window at this ring time. `offset_ns`: stamp minus ring time. `None`: the time is
-    /// no longer known, and record numbers show which packets are later.
+    /// Begins the window at this ring time; `None`: the time is no longer known. `offset_ns`: stamp
+    /// minus ring time.
     pub(super) fn resume(&mut self, ring_ns: Option<i64>, offset_ns: i64) {
         self.is_movable = false;
         self.from_ring_ns = ring_ns.unwrap_or(i64::MIN);
@@ -542,7 +542,6 @@ impl QueryWindow {
         (inside(first_ns), inside(last_ns))
     }
 
-    /// The whole reported window.
     pub(super) fn all(&self) -> (i64, i64) {
         let (from_ns, to_ns) = self.reported_ns;
         (from_ns.unwrap_or(self.from_ns), to_ns.unwrap_or(self.to_ns))

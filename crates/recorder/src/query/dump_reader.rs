@@ -77,7 +77,7 @@ struct DumpSource {
     recording: u32,
     /// The query takes only packets with these stamps from the dump.
     part: StampRange,
-    /// Ring time of the latest packet so far, ns.
+    /// Ring time of the latest packet, ns.
     last_ns: i64,
     /// Bytes of the dump's piece in the merge.
     piece_bytes: usize,

@@ -8,7 +8,7 @@
 //! positives is dropped.
 //!
 //! Both filters together take at most 2 % of a bucket, and the ring is smaller by that
-//! ([`ring_bytes`]). A filter is of one generation of its bucket, so nobody has to reset it. Hashes
+//! ([`ring_bytes`]). A filter is of one generation of its bucket, so nobody resets filters. Hashes
 //! are keyed, so that a sender cannot choose packets that collide.
 
 use std::{

@@ -3,8 +3,7 @@
 use super::contents::{QueryWindow, RegionContents};
 use crate::{Missing, control::common::RecorderShared, rfc3339};
 
-/// The losses of a window, and the time up to which all losses are known, at most `to`. `None`:
-/// unknown.
+/// The losses of a window, and the time up to which all losses are known. `to`: end of the window.
 pub(super) fn lost_before_the_ring(
     recorder: &RecorderShared,
     contents: &RegionContents,

@@ -1,7 +1,8 @@
 //! Merges packets of many buckets into one order.
 //!
 //! A pass adds buckets by their smallest time. Before a pass adds a bucket, it takes out packets
-//! before that time. So if clocks run forward, usually one or two buckets of each producer wait.
+//! before the bucket's smallest time. So if clocks run forward, usually one or two buckets of each
+//! producer wait.
 
 use std::{collections::BTreeMap, ops::Range};
 

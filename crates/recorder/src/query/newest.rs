@@ -108,7 +108,7 @@ fn limits(query: &Query) -> (u64, u64) {
 }
 
 impl<W: io::Write> AnswerReading<'_, W> {
-    /// Finds the first of the newest packets, and lets the following pass begin with it.
+    /// Finds the first of the newest packets, and lets the following pass begin there.
     pub(super) fn find_newest(mut self) -> Result<Self, QueryError> {
         if let Some((position, begin_ns, _)) = self.newest_in_ring() {
             let QueryAnswer { resume, window, .. } = &mut self.answer;

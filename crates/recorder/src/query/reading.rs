@@ -172,13 +172,12 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         Ok(())
     }
 
-    /// Repeats passes until the follow ends.
     fn follow(&mut self) -> Result<(), QueryError> {
         self.write_interfaces()?;
         let mut told_ns = self.answer.clock.mono_ns();
         loop {
             let begin_ns = self.answer.clock.mono_ns();
-            // Read before the region: if the recorder has ended, the region then has all of its
+            // Whether the recorder has ended is read before the region, which then has all of its
             // records. The region of the first pass was read earlier.
             let recorder = self.answer.recorder.as_ref();
             let has_left = self.passes > 0 && recorder.is_some_and(|it| it.strong_count() == 0);
@@ -571,8 +570,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
     }
 
     /// Writes the blocks of interfaces whose packets may match, so that programs that read a pipe
-    /// begin. Writes no block if these interfaces have several link types: such programs require
-    /// one.
+    /// begin. Writes no block if these interfaces have several link types.
     fn write_interfaces(&mut self) -> Result<(), QueryError> {
         let Some(stream) = &mut self.stream else {
             return Ok(());

@@ -11,8 +11,7 @@ const MS: i64 = 1_000_000;
 const BURST: i64 = 256;
 /// Time between two publications, ns.
 const PUBLICATION_NS: i64 = MS;
-/// How long an inserter analyzes before it asks its source for packets again, ns, unless a packet
-/// takes longer.
+/// Longest analysis before an inserter asks its source again, ns, unless a packet takes longer.
 const STRIDE_NS: i64 = 50_000;
 const PACKET_BYTES: u64 = 80;
 const TIME_NS: i64 = 2000 * MS;
@@ -68,7 +67,7 @@ struct Case {
     source: i64,
     /// Bytes of the ring.
     ring_bytes: u64,
-    /// How long the engine rests after it ran dry, ns.
+    /// Rest of the dry engine, ns; at least 1,000.
     rest_ns: i64,
     cpus: usize,
 }
@@ -76,7 +75,6 @@ struct Case {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct End {
     came: i64,
-    /// Packets lost at the source.
     dropped: i64,
     /// Packets that were overwritten in the ring before the analyzer could analyze the packets.
     lapped: i64,
@@ -93,7 +91,6 @@ struct Simulation {
     now_ns: i64,
     /// Packets that arrived and were counted.
     seen: i64,
-    /// Packets that wait at the source.
     waiting: i64,
     /// Time that the analyzer has spent on its next packet.
     had_ns: i64,
@@ -320,7 +317,6 @@ fn case_2_of_a_longer_burst_the_ring_becomes_the_queue() {
     assert!(inline.dropped == 0 && inline.lapped > 1_000_000);
     assert!(is_whole(&thread) && is_whole(&auto));
     assert!((1..=4).contains(&auto.changes));
-    // A ring that holds the burst loses nothing.
     let ring_bytes = 256 << 20;
     let [inline, ..] = all(Case {
         load,
@@ -343,7 +339,7 @@ fn case_2_at_a_rate_that_is_too_much_for_ever() {
 
 /// Case (3) of the lemma: the source's buffer holds almost nothing, and more packets arrive than
 /// one thread can analyze. The lemma says inline, because a thread analyzes fewer packets. But a
-/// dump may have stored packets that no thread analyzed.
+/// dump may have packets that no thread analyzed.
 #[test]
 fn case_3_inline_sees_more_and_a_thread_keeps_more() {
     // With a larger buffer the lemma's case is (2), and the source drops nothing.
@@ -398,7 +394,6 @@ fn case_4_a_burst_that_lasts_is_learned_from() {
     let [inline, thread, auto] = all(Case { load, ..case });
     assert!(is_whole(&thread) && inline.dropped > 200_000);
     assert_eq!((auto.dropped, auto.changes), (inline.dropped, 0));
-    // If the source's buffer holds the burst, nothing is lost.
     let [inline, _, auto] = all(Case {
         load,
         source: 4096,
@@ -429,7 +424,7 @@ fn without_a_free_cpu_it_stays() {
 }
 
 /// An engine rests for 24 ms, for 4 ms or not at all. The rule may see overload only above 55 % and
-/// 69 %, as the module documentation says.
+/// 69 % of the time.
 #[test]
 fn a_rest_looks_like_overload_above_half_of_the_time() {
     for (percent, rest_ns, changes) in [
