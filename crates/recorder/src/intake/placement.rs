@@ -99,11 +99,10 @@ impl PlacementShared {
         self.room.ring_bytes / (share * self.room.inserters as u64).max(1)
     }
 
-    /// Whether there is a CPU for each overloaded inserter, and for each thread that takes over for
-    /// one of these.
+    /// Whether there is a CPU for each overloaded inserter and for each thread that takes over.
     fn is_cpu_free(&self) -> bool {
         // Relaxed: a single number. If two inserters count themselves at the same time, at least
-        // one of these sees both counts.
+        // one sees both counts.
         let at_limit = self.at_limit.load(Relaxed);
         at_limit + at_limit.min(self.room.threads) <= self.room.cpus
     }

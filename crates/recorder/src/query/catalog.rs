@@ -1,4 +1,4 @@
-//! Finds finished dumps, and the stamps of which a dump is sure to have all packets.
+//! Finds finished dumps.
 //!
 //! Only reports in the recorder's log say of which stamps a dump has all packets that match its
 //! filter. For other dumps, the losses are unknown here.
@@ -43,7 +43,6 @@ pub(super) struct CatalogDump {
     pub(super) from: String,
     /// End of the window, as the text in the dump's report or sidecar.
     pub(super) to: String,
-    /// The window in ns.
     pub(super) span: StampRange,
     pub(super) files: Vec<StoredFile>,
     /// The stamps of which the dump has all packets that match its filter, losses at intake aside.

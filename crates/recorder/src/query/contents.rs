@@ -241,7 +241,7 @@ impl RegionContents {
         all || self.writer != RegionWriter::Running
     }
 
-    /// Whether all packets up to this stamp, included, are known, so that no more follow.
+    /// Whether all packets up to this stamp, included, are known.
     pub(super) fn is_known_to(&self, to_ns: i64) -> bool {
         let is_unused = self.producers.is_empty() && self.writer == RegionWriter::Running;
         !is_unused && self.known_to_ns().is_none_or(|known_ns| known_ns >= to_ns)
@@ -261,7 +261,7 @@ impl RegionContents {
         known_ns.or(self.newest_ns())
     }
 
-    /// The reason why a window can have no packets, if there is such a reason.
+    /// The reason, if any, why a window can have no packets.
     pub(super) fn emptiness(&self, window: &QueryWindow) -> Option<Empty> {
         let stamp = |(ns, offset_ns): (i64, i64)| ns.saturating_add(offset_ns);
         let newest_ns = self.newest_ns();
@@ -451,7 +451,6 @@ impl ProducerContents {
 }
 
 impl ProducerContents {
-    /// The stamps of a window of which records were overwritten, ns.
     fn evicted_in(&self, window: &QueryWindow) -> Option<StampRange> {
         let evicted_ns = (i64::MIN, self.evicted_to_ns);
         let is_any = self.evicted > 0 && window.touches(evicted_ns, self.offsets);
@@ -519,8 +518,7 @@ impl QueryWindow {
             && last_ns.saturating_add(offsets.1) <= self.to_ns
     }
 
-    /// Whether the window may contain records of these ring times. `offsets`: bounds on the
-    /// difference of stamp and ring time.
+    /// Whether the window may contain records of these ring times.
     pub(super) fn touches(&self, (first_ns, last_ns): (i64, i64), offsets: (i64, i64)) -> bool {
         last_ns >= self.from_ring_ns
             && first_ns.saturating_add(offsets.0) <= self.to_ns

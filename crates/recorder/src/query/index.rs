@@ -199,7 +199,7 @@ impl BucketIndex {
             AskedFilter::Hosts(_) => self.bucket_bytes / 1000 * HOST_BITS_PER_1000_BYTES,
             AskedFilter::Id(_) => self.bucket_bytes / 1000 * ID_BITS_PER_1000_BYTES,
         });
-        // To compute a Community ID takes longer than to find a flow in this set.
+        // Computing a Community ID takes longer than a look-up in this set.
         let mut known = HashSet::new();
         for packet in packets {
             let entry = interfaces.get(usize::from(packet.interface))?;

@@ -121,7 +121,6 @@ impl PacketMatcher {
                 program.instructions().len() <= INSTRUCTIONS_MAX
             };
             for program in programs.unwrap_or_default().iter().filter(short) {
-                // If a program cannot be compiled, the interpreter runs the program.
                 let _ = program.make_native();
             }
         }

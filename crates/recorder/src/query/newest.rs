@@ -58,7 +58,6 @@ type Match = (RecordPosition, i64, u64);
 const BEGINS_MAX: usize = 1 << 20;
 
 impl NewestStart {
-    /// Whether a packet is one of the newest.
     pub(super) fn takes(&self, packet: &MatchedPacket) -> bool {
         packet.place() >= self.begin
     }

@@ -469,8 +469,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
             && (is_part || (found.bytes, found.times_ns) == (bucket.bytes, *span_ns))
     }
 
-    /// Calls `take` with each matching packet of the copied bucket, its record number and its
-    /// stamp.
+    /// Calls `take` with each matching packet, its record number and its stamp.
     pub(super) fn each_match(
         &mut self,
         contents: &RegionContents,
@@ -529,8 +528,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         (snaplen, if is_shown { snaplen } else { 0 })
     }
 
-    /// Writes the waiting packets before `until_ns` of ring time, in order; `None`: all packets. If
-    /// too many bytes wait, also later packets.
+    /// Writes the waiting packets before `until_ns` of ring time; `None`: all packets. If too many
+    /// bytes wait, also later packets.
     fn write_before(
         &mut self,
         contents: &RegionContents,
