@@ -1,10 +1,8 @@
 //! Continues after packets of an earlier answer.
 //!
-//! An answer gives packets in the order of (ring time, producer, record). For a producer with a
-//! named packet, the next answer has the packets after that packet in this order. For a producer
-//! without a named packet, it has the packets after all named packets. If a named packet was
-//! overwritten, its time is unknown, and its number replaces the time: the next answer has the
-//! packets with higher numbers.
+//! For a producer with a named packet, the next answer continues after the last such packet; for
+//! any other producer, after the last named packet whose time is known. If the last named packet of
+//! a producer was overwritten, packets of higher numbers follow.
 
 use retroscope_ring::{Attached, Buffer};
 
@@ -13,13 +11,13 @@ use super::{
     contents::{QueryWindow, RegionContents},
 };
 
-/// The order of packets: ring time in ns, producer, record.
+/// Position in the order of packets: ring time in ns, producer, record.
 pub(super) type RecordPosition = (i64, usize, u64);
 
 /// The named packets of a query, and the packets that they exclude.
 #[derive(Debug, Default)]
 pub(super) struct Resume {
-    /// The named packet of each producer, by the producer's number.
+    /// By the producer's number: the last named packet.
     own: Vec<Option<ResumePlace>>,
     /// Packets before this position are left out, if they are of producers without a named packet.
     begin: Option<RecordPosition>,
@@ -34,10 +32,8 @@ pub(super) struct FoundPacket {
     pub(super) place: Option<(i64, u16)>,
 }
 
-/// Finds a packet by its ID.
-///
 /// # Errors
-/// The recording never had this packet, in words.
+/// In words, why the ID names no packet of this recording.
 pub(super) fn find(
     id: PacketId,
     recording: Recording,
@@ -109,8 +105,8 @@ impl Resume {
         Ok(resume)
     }
 
-    /// Begins the window with the oldest named packet: the earlier answer has all matching packets
-    /// before that packet. If a named packet was overwritten, the window begins with the ring.
+    /// Leaves out what is before the oldest named packet, unless the time of a named packet is
+    /// unknown.
     pub(super) fn narrow(&self, window: &mut QueryWindow, contents: &RegionContents) {
         if self.own.is_empty() {
             return;
@@ -126,8 +122,7 @@ impl Resume {
         self.begin = Some(position);
     }
 
-    /// Whether a packet is left out: an earlier answer had the packet, or the packet is before the
-    /// position of [`Self::begin_with`].
+    /// Whether a packet is before the place where this answer continues.
     pub(super) fn had(&self, time_ns: i64, producer: usize, record: u64) -> bool {
         match self.place(producer) {
             Some(ResumePlace {
@@ -140,7 +135,7 @@ impl Resume {
     }
 
     /// The number after the named packet of a producer: a gap before that number belongs to the
-    /// earlier answer. `None`: no packet of the producer is named.
+    /// earlier answer.
     pub(super) fn end_of(&self, producer: usize) -> Option<u64> {
         self.place(producer).map(|place| place.record + 1)
     }

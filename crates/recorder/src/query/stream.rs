@@ -1,10 +1,8 @@
 //! Writes the answer as pcapng that may be read at the same time.
 //!
 //! Programs that read a pipe (tcpdump, tshark, capinfos) miscount custom blocks and a second
-//! section. So the verdict is a comment of the last packet. Each packet waits here until the next
-//! packet follows or the answer ends; in a follow, usually not longer than about 200 ms. As JSON
-//! the verdict is also in each interface's statistics at the end. A follow also writes statistics
-//! about every second.
+//! section. So the verdict becomes a comment of the last packet, if that packet still waits here
+//! when the answer ends.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -27,7 +25,7 @@ pub(super) struct AnswerStream<W: io::Write> {
     writer: PcapNgWriter<W>,
     recording: Recording,
     snaplen: u32,
-    /// By the number of an interface in the answer: its number in the file, and its packets.
+    /// By number in the answer: number in the file, and packets.
     interfaces: BTreeMap<u16, (u32, u64)>,
     last: Option<(u32, MatchedPacket, Vec<u8>)>,
     is_flushed: bool,
@@ -45,7 +43,7 @@ pub(super) struct AnswerStatistics<'a> {
 }
 
 impl<W: io::Write> AnswerStream<W> {
-    /// Begins the file at once, so that a reader sees the beginning.
+    /// Writes the file's section header at once, before any packet.
     pub(super) fn new(
         out: W,
         headline: &str,
@@ -65,7 +63,7 @@ impl<W: io::Write> AnswerStream<W> {
         Ok(stream)
     }
 
-    /// Adds a packet of an interface of the ring or of a dump.
+    /// Writes the packet that waits, and lets this packet wait.
     pub(super) fn packet(
         &mut self,
         entry: &InterfaceEntry,
@@ -92,18 +90,16 @@ impl<W: io::Write> AnswerStream<W> {
         Ok(())
     }
 
-    /// Writes the packet that waits, with the verdict if the packet is the last.
+    /// Writes the packet that waits, with this verdict as a comment.
     pub(super) fn let_go(&mut self, verdict: Option<&str>) -> io::Result<()> {
         self.write_last(verdict.as_slice()).map(drop)
     }
 
-    /// Whether a packet waits.
     pub(super) fn holds_back(&self) -> bool {
         self.last.is_some()
     }
 
-    /// Writes statistics of each interface that has a block. `counts` returns the recorder's
-    /// counters of an interface.
+    /// Writes statistics of each interface that has a block.
     pub(super) fn statistics(
         &mut self,
         all: &AnswerStatistics<'_>,
@@ -135,7 +131,6 @@ impl<W: io::Write> AnswerStream<W> {
         Ok(())
     }
 
-    /// Flushes the output if anything was written since the last flush.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         if !self.is_flushed {
             self.writer.inner_mut().flush()?;

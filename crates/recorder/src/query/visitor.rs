@@ -27,8 +27,7 @@ pub struct QueriedPacket<'a> {
     pub data: &'a [u8],
 }
 
-/// The caller's function, which gets a packet, its interface and its bytes, and returns whether it
-/// wants more packets.
+/// The caller's function, which returns whether it wants more packets.
 pub(super) type Look<'v> = dyn FnMut(&InterfaceEntry, &MatchedPacket, &[u8]) -> bool + 'v;
 
 pub(super) struct PacketVisitor<'v>(pub(super) &'v mut Look<'v>);

@@ -1,5 +1,4 @@
-//! Tests of a query's options. One test combines options at random, and compares the answers with a
-//! list of the stored packets.
+//! Tests of a query's options.
 
 use std::num::NonZeroU32;
 
@@ -8,7 +7,6 @@ use super::{
     *,
 };
 
-/// A packet that the ring should have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stored {
     time_ns: i64,
@@ -178,7 +176,6 @@ fn limits_windows_and_snap_lengths_choose_as_a_list_does() {
                 report.empty.is_some(),
                 found_all == 0 && report.clipped.is_empty()
             );
-            // A count has the same report.
             assert_eq!(counted(&path, &query), report, "{context}");
         }
     }
@@ -236,7 +233,7 @@ fn what_cannot_be_asked_for_is_told() {
     }
 }
 
-/// An Ethernet frame with UDP between 10.0.0.`src` and 10.0.0.`dst`.
+/// An Ethernet frame with UDP from 10.0.0.`src` to 10.0.0.`dst`.
 fn udp(src: u8, dst: u8, ports: [u16; 2]) -> Vec<u8> {
     let mut frame = vec![0; 12];
     frame.extend([
@@ -336,8 +333,7 @@ fn an_empty_answer_says_why_and_is_a_file() {
     assert_eq!(why(&path, &nothing), Empty::NothingMatched { of: 100 });
 }
 
-/// An answer that is cancelled before it begins inspects no packet, and its window begins and ends
-/// with the same stamp.
+/// The answer is cancelled before it begins.
 #[test]
 fn a_cancelled_answer_ends() {
     let mut written = Written::new();
@@ -353,8 +349,7 @@ fn a_cancelled_answer_ends() {
 }
 
 /// A reservation keeps the oldest bucket of each producer in the ring, while later buckets are
-/// overwritten. In the answer, the first packet after the gap of each producer has the number of
-/// missing packets.
+/// overwritten.
 #[test]
 fn the_first_packet_behind_a_gap_tells_how_many_are_missing() {
     let mut written = Written::new();
@@ -375,8 +370,7 @@ fn the_first_packet_behind_a_gap_tells_how_many_are_missing() {
     drop(kept);
 }
 
-/// A caller's function gets the packets that a file would have, with their IDs, and can stop the
-/// answer.
+/// A caller's function gets the packets that a file would have, and can stop the answer.
 #[test]
 fn who_looks_sees_what_a_file_has() {
     let mut written = Written::new();

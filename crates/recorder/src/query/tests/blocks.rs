@@ -4,7 +4,7 @@
 
 use crate::PacketId;
 
-/// A block of an answer, which is in little-endian order.
+/// A pcapng block in little-endian order.
 #[derive(Debug, Clone)]
 pub(super) struct Block {
     pub(super) kind: u32,
@@ -15,7 +15,6 @@ pub(super) const INTERFACE: u32 = 1;
 pub(super) const STATISTICS: u32 = 5;
 pub(super) const PACKET: u32 = 6;
 
-/// All whole blocks.
 pub(super) fn blocks(bytes: &[u8]) -> Vec<Block> {
     blocks_and_rest(bytes).0
 }
@@ -38,7 +37,6 @@ pub(super) fn blocks_and_rest(mut bytes: &[u8]) -> (Vec<Block>, &[u8]) {
     (blocks, bytes)
 }
 
-/// The blocks with packets.
 pub(super) fn packets(bytes: &[u8]) -> Vec<Block> {
     let blocks = blocks(bytes).into_iter();
     blocks.filter(|block| block.kind == PACKET).collect()

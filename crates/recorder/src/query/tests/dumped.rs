@@ -1,5 +1,4 @@
 //! Tests of packets that left the ring and are read from dumps, one case at a time.
-//! `dumped_lists.rs` and `newest.rs` use the helpers of this file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -59,7 +58,6 @@ impl Sent {
 
 pub(super) const EXPRESSIONS: [&str; 3] = ["", "len > 1000", "ether[7] & 1 = 0"];
 
-/// A dump, its file, and whether the dump was deleted.
 #[derive(Debug, Clone)]
 pub(super) struct Dump {
     pub(super) shelved: CatalogDump,
@@ -177,7 +175,7 @@ pub(super) fn dump_cut<'s>(
 }
 
 impl Dump {
-    /// Makes this a dump of another recording, in which the same IDs name other packets.
+    /// Makes this a dump of another recording.
     pub(super) fn of_others(mut self) -> Self {
         self.shelved.claims = None;
         self.shelved.recording = Some(OTHERS.to_owned());
@@ -241,7 +239,6 @@ pub(super) fn packets(out: &[u8]) -> Vec<Given> {
     packets
 }
 
-/// A ring, and dumps in addition to the ring.
 pub(super) struct Past {
     written: Written,
     pub(super) all: Vec<Sent>,
@@ -290,7 +287,6 @@ impl Past {
         }
     }
 
-    /// The packets of a window.
     pub(super) fn those(&self, (from_ns, to_ns): StampRange) -> impl Iterator<Item = &Sent> {
         let window = from_ns..=to_ns;
         self.all
@@ -320,7 +316,6 @@ impl Past {
         let report = self.answer(query).write_to(&mut out).unwrap();
         let packets = packets(&out);
         assert_eq!(report.packets, packets.len() as u64);
-        // A count has the same report.
         let counted = self.answer(query).count().unwrap();
         assert_eq!(counted, report);
         (report, packets)
@@ -365,8 +360,6 @@ fn a_dump_of_all_gives_what_has_left_the_ring() {
         "{}",
         report.reasons()
     );
-    // If no packet of the dump matches, the answer is complete, and its report has the number of
-    // inspected packets.
     let nothing = Query {
         expression: "ether[0] = 7".to_owned(),
         ..named(1000, 2000)
@@ -374,7 +367,6 @@ fn a_dump_of_all_gives_what_has_left_the_ring() {
     let (report, _) = past.ask(&nothing);
     assert_eq!(report.empty, Some(Empty::NothingMatched { of: 101 }));
     assert_eq!(report.verdict, Verdict::Complete);
-    // With `Counted` the report has the number of dumps, without their names.
     let counted = Query {
         dumps: DumpsAsked::Counted,
         ..named(1000, end_ns)
@@ -385,8 +377,6 @@ fn a_dump_of_all_gives_what_has_left_the_ring() {
         !text.contains("pcapng") && text.contains("\"read\":1"),
         "{text}"
     );
-    // Some queries get only packets of the ring: queries whose window is in the ring, queries that
-    // continue after a packet, and queries without a start and an end.
     let resumed = Query {
         after: report.after.clone(),
         ..named(1000, end_ns)
@@ -561,7 +551,6 @@ fn other_recordings_give_what_they_have_and_cover_nothing() {
     assert_eq!(found[0], given(&before, 60));
     assert_eq!(causes(&report), ["evicted", "not-recorded", "truncated"]);
     assert_eq!(report.missing[2].at_most, Some(found.len() as u64));
-    // Both dumps have the same IDs, but these name other packets in the other recording.
     past.shelve(vec![whole, cut]);
     let both = packets().count() + sent.len();
     let (report, found) = past.ask(&named(200, 4000));
@@ -575,7 +564,6 @@ fn other_recordings_give_what_they_have_and_cover_nothing() {
     let (report, found) = past.ask(&headers);
     assert_eq!(causes(&report), ["not-recorded"]);
     assert!(found.iter().all(|it| it.3 == 50) && found.len() == both);
-    // Interfaces are selected by name.
     let elsewhere = Query {
         interfaces: vec!["elsewhere".to_owned()],
         ..named(200, 4000)
@@ -583,8 +571,8 @@ fn other_recordings_give_what_they_have_and_cover_nothing() {
     assert_eq!(past.ask(&elsewhere).1, [given(&before, 60)]);
 }
 
-/// The ring and dumps have the same packet if the IDs are equal: the answer has the packet once.
-/// Two packets that differ only in their IDs are both in the answer.
+/// The answer has packets with equal IDs once, and both of two packets that differ only in their
+/// IDs.
 #[test]
 fn a_packet_is_known_by_its_id() {
     let mut past = Past::new();
@@ -610,7 +598,6 @@ fn a_packet_is_known_by_its_id() {
         record: 70_000,
         ..in_ring.clone()
     };
-    // The ring and all three dumps have the first packet, and two dumps have the other packet.
     let both = [&in_ring, &other];
     let window = (1000, 2000);
     let right = "ether[7] & 1 = 1";
@@ -653,7 +640,6 @@ fn packets_of_dumps_have_the_ids_of_the_ring() {
     let expected: Vec<_> = those.map(place).collect();
     past.shelve(own);
     assert_eq!(ids(&past), expected);
-    // Dumps of one other recording: each packet once, without an ID of this recording.
     past.shelve(others);
     let (report, found) = past.ask(&named(1000, 4000));
     assert_eq!(found.len(), past.those((1000, 4000)).count());
@@ -661,8 +647,6 @@ fn packets_of_dumps_have_the_ids_of_the_ring() {
     assert_eq!(causes(&report), ["evicted", "not-recorded"]);
 }
 
-/// A dump without IDs gives only packets of times that no other source gives. If these are not all
-/// of its packets in the window, the verdict counts the dump as not read whole.
 #[test]
 fn without_ids_only_the_time_before_all_others_is_given() {
     let mut past = Past::new();
@@ -684,14 +668,12 @@ fn without_ids_only_the_time_before_all_others_is_given() {
     assert!(report.reasons().contains("1 not read whole"));
     let (report, _) = past.ask(&named(1000, 3000));
     assert!(errors(&report).is_empty(), "its part is whole");
-    // The dump has packets that the ring has too. It gives none of these packets, so the answer has
-    // no packet twice.
     past.shelve(alone);
     let (_, found) = past.ask(&named(1000, 31_000));
     let mut once = found.clone();
     once.dedup();
     assert_eq!((once.len(), found.len() > 2000), (found.len(), true));
-    // According to the catalog, the packets of this dump have IDs, but they have no IDs.
+    // The catalog says that the packets of this dump have IDs.
     let broken = dump("a", (1000, 25_000), "", past.those((1000, 25_000)));
     past.shelve(vec![broken.damaged(|file| strip_ids(file))]);
     let (report, found) = past.ask(&named(1000, 8000));
@@ -712,13 +694,12 @@ fn a_file_whose_stamps_go_back_is_left_there() {
     assert!(errors(&report)[0].contains("go back"), "{report:?}");
     assert_eq!(causes(&report), ["evicted"]);
     assert_eq!(found.len(), 500);
-    // In a window whose packets are all after the step, the stamps are in order.
     let (report, found) = past.ask(&named(9000, 20_000));
     assert_eq!((errors(&report).len(), found.len() > 1000), (0, true));
 }
 
 /// A clock was set back, so different packets of the recording have the same stamps, and a dump has
-/// some of these packets. The answer has no packet twice.
+/// some of these packets.
 #[test]
 fn a_clock_that_is_set_back_gives_nothing_twice() {
     let mut past = Past::new();
@@ -786,8 +767,8 @@ fn a_dump_covers_only_what_it_gives() {
     assert!(found.len() < past.all.len());
 }
 
-/// A query without a start reports a bucket that is overwritten during the answer, if dumps take
-/// part: they give packets from before that bucket.
+/// A query without a start reports an overwritten bucket if dumps gave packets from before that
+/// bucket.
 #[test]
 fn the_start_does_not_move_past_packets_of_dumps() {
     let mut past = Past::new();
@@ -837,8 +818,7 @@ fn the_newest_packets_of_dumps_without_ids_are_all_there() {
         let those = past.those(window).filter(|it| it.mark & 1 == parity);
         dump(id, window, "", those).without_ids()
     };
-    // Dumps "a" and "b" overlap, so "b" gives only a part of its window, which counts as a failure.
-    // No packet of "b" matches, so the pass after the count leaves "b" out.
+    // Dumps "a" and "b" overlap, so "b" gives only a part of its window. No packet of "b" matches.
     let dumps = vec![
         old("a", (1000, 2000), 1),
         old("b", (1500, 4000), 1),
@@ -893,8 +873,6 @@ fn who_is_gone_has_nothing_read() {
         .collect();
     let bytes: usize = rare.iter().map(|dump| dump.file.len()).sum();
     past.shelve(rare);
-    // The client cancels the query at the first packet: no further packet is given, and less than
-    // half of the bytes of the dumps is read.
     let cancel = Cancel::default();
     let answer = past.answer(&named(1000, 20_000)).until(&cancel);
     let mut seen = 0;
@@ -912,8 +890,7 @@ fn who_is_gone_has_nothing_read() {
     assert_eq!(answer.count().unwrap().packets, 0);
 }
 
-/// The client disconnects while the first file is opened. No other file is opened, because opening
-/// may wait for a slow disk.
+/// The client disconnects while the first file is opened.
 #[test]
 fn no_file_is_opened_for_a_client_that_is_gone() {
     let mut past = Past::new();

@@ -12,8 +12,7 @@ use super::{
     *,
 };
 
-/// Answers to random queries about random packets and dumps are what lists of the packets say. Some
-/// packets are alike, and the ring may be overwritten.
+/// Some packets are alike, and the ring may be overwritten.
 #[test]
 fn answers_are_what_lists_say() {
     let mut outcomes = BTreeMap::<(bool, bool), u32>::new();
@@ -53,7 +52,7 @@ fn answers_are_what_lists_say() {
         let mut sorted = past.all.clone();
         sorted.sort_by_key(|it| it.time_ns); // stable
         let mut dumps = Vec::new();
-        // The packets of each readable dump, and the ranges that each dump is sure to cover.
+        // Of each dump that was not deleted: packets, expression, and ranges that it surely covers.
         let mut has = Vec::new();
         for number in 0..random.usize(..8) {
             let from_ns = random.i64(1500..25_000);
@@ -121,8 +120,7 @@ fn answers_are_what_lists_say() {
                 })
                 .collect();
             // Packets of dumps count up to the latest packet that the ring evicted. If the ring
-            // evicted nothing, it has all packets of this recording, and only dumps of other
-            // recordings from before the ring are needed.
+            // evicted nothing, packets from before the ring count.
             let first_ns = in_ring.iter().map(|it| it.time_ns).min().unwrap();
             let wanted_to_ns = gap_ns.unwrap_or(first_ns - 1);
             let of_dumps = has.iter();
@@ -143,8 +141,7 @@ fn answers_are_what_lists_say() {
             assert!(found.is_sorted_by_key(|it| it.0), "{what}");
             let total = expected.len();
             if query.newest || report.clipped.contains(&"limit") {
-                // If packets have equal stamps, the limit may leave different packets in the list
-                // and in the answer. So only stamps are compared.
+                // If packets have equal stamps, the limit may choose other packets than the list.
                 if query.newest {
                     expected.reverse();
                     found.reverse();
@@ -169,8 +166,6 @@ fn answers_are_what_lists_say() {
                 found.sort();
                 assert_eq!(found, expected, "{what}");
             }
-            // An answer that lacks packets reports `evicted`. It does so exactly if the dumps are
-            // not sure to cover the whole evicted time range.
             let whole = past.all.iter().filter(is_asked).count() as u64;
             let is_clipped = !report.clipped.is_empty();
             let lacks = report.missing.iter().any(|it| it.cause == "evicted");
@@ -204,8 +199,7 @@ fn answers_are_what_lists_say() {
     );
 }
 
-/// Many triggers at one time make many dumps of one time range, each with packets that no other
-/// dump has.
+/// Many dumps of one time range, each with packets that no other dump has.
 #[test]
 fn many_dumps_of_one_time_are_all_read() {
     const DUMPS: usize = 120;
@@ -231,8 +225,7 @@ fn many_dumps_of_one_time_are_all_read() {
     assert_eq!(packets, expected);
 }
 
-/// There are more dumps of one time than a query may have open: the answer counts the dumps that it
-/// cannot open as failed.
+/// There are more dumps of one time than a query may have open.
 #[test]
 fn too_many_dumps_of_one_time_are_told() {
     let mut past = Past::new();

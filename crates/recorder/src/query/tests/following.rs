@@ -38,7 +38,6 @@ impl Connection {
         self.taken.lock().unwrap().clone()
     }
 
-    /// Waits until the condition holds for the received blocks.
     fn wait_for(&self, what: impl Fn(&[Block]) -> bool) -> Vec<Block> {
         let start = Instant::now();
         loop {
@@ -90,8 +89,7 @@ fn follow(
     query.of(attached).unwrap().until(cancel).write_to(out)
 }
 
-/// The packets of a client that reconnects again and again: their numbers by producer, and the
-/// reported number of missing packets.
+/// The packets of a client that reconnects.
 #[derive(Debug, Default)]
 struct Received {
     records: BTreeMap<usize, Vec<u64>>,
@@ -107,7 +105,6 @@ impl Received {
         for packet in packets_of(bytes) {
             let id = packet.id();
             let (producer, record) = recording.read(id);
-            // The frame has the same number.
             let number = u64::from_be_bytes(*packet.data().first_chunk().unwrap());
             assert_eq!(number, record);
             self.records.entry(producer).or_default().push(record);
@@ -120,8 +117,7 @@ impl Received {
 }
 
 /// Two producers, stamps in disorder but not before the watermarks, clock steps, and connections
-/// that break anywhere. All packets arrive once, whether the client names one packet or one packet
-/// of each producer.
+/// that break anywhere.
 #[test]
 fn reconnections_lose_nothing_that_is_in_the_ring() {
     for seed in 0..12 {
@@ -202,8 +198,8 @@ fn reconnections_lose_nothing_that_is_in_the_ring() {
     }
 }
 
-/// A writer that is faster than its reader, whose connections break too. The packets that arrive
-/// and the packets that are reported missing are all stored packets.
+/// The writer is faster than its reader: packets that arrive and packets that are reported missing
+/// add up to the stored packets.
 #[test]
 fn what_a_slow_reader_misses_is_told_in_the_stream() {
     let mut gaps = 0;
@@ -289,7 +285,7 @@ fn causes_of(report: &QueryReport) -> Vec<&'static str> {
 }
 
 /// On a silent link, the follow writes its last packet after a short time, without a verdict. The
-/// statistics, which it writes every second, have the verdict.
+/// statistics have the verdict.
 #[test]
 fn a_silent_link_holds_nothing_back() {
     let mut written = Written::new();
@@ -322,7 +318,6 @@ fn a_silent_link_holds_nothing_back() {
             assert_eq!(json["to"], rfc3339(1999), "as far as all is known");
             assert_eq!(statistics.number(8), Some(3), "delivered");
         }
-        // Packets after the watermark wait for the watermark.
         written.fill(3000, 1);
         written.producers[0].set_watermark(3500);
         cancel.wait(Duration::from_millis(50));
@@ -375,8 +370,7 @@ fn a_follow_ends_at_its_end_and_its_limit() {
     }
 }
 
-/// The ring is read for the first pass before a client reads the answer. Meanwhile packets arrive,
-/// and the recorder ends.
+/// Packets arrive, and the recorder ends, before the client reads the answer.
 #[test]
 fn a_follow_that_begins_before_the_recorder_ends_has_its_last_packets() {
     let mut written = Written::new();
@@ -395,8 +389,7 @@ fn a_follow_that_begins_before_the_recorder_ends_has_its_last_packets() {
     );
 }
 
-/// A follow of a killed writer gives the published packets, and reports that there may have been
-/// more.
+/// The answer reports that there may have been more packets.
 #[test]
 fn a_follow_of_a_killed_writer_ends() {
     let mut written = Written::new();
@@ -440,8 +433,6 @@ impl Write for &mut Ends<'_> {
     }
 }
 
-/// Wherever a follow is ended, its window covers exactly the packets in the answer. Packets that
-/// were in the ring but not written are after the window.
 #[test]
 fn a_follow_that_is_ended_in_the_middle_promises_no_more_than_it_wrote() {
     let mut written = Written::new();

@@ -10,7 +10,7 @@ use super::{
     *,
 };
 
-/// A ring in this process's memory with one producer, and its index.
+/// A ring in memory with one producer, and its index.
 struct Indexed {
     ring: Ring,
     producer: Producer,
@@ -60,8 +60,8 @@ impl Indexed {
         }
     }
 
-    /// Runs a query without the index, then twice with the index: the first run makes the filters,
-    /// the second uses the filters. Returns the index use of the second run.
+    /// Runs a query without the index, and twice with the index: the second run can use filters
+    /// that the first run made. Returns the index use of the second run.
     fn agrees(&mut self, query: &Query) -> Option<IndexUse> {
         let plain = match self.count(query, false) {
             Ok(plain) => plain,
@@ -79,7 +79,6 @@ impl Indexed {
     }
 }
 
-/// A random expression of primitives, most of them about addresses in the captures.
 fn expression(random: &mut fastrand::Rng, hosts: &[IpAddr], depth: u32) -> String {
     if depth > 0 && random.u32(..3) > 0 {
         let mut part = || expression(random, hosts, depth - 1);
@@ -115,7 +114,6 @@ fn expression(random: &mut fastrand::Rng, hosts: &[IpAddr], depth: u32) -> Strin
     }
 }
 
-/// Captures of all kinds, which other tests read too.
 fn captures() -> Option<Vec<PathBuf>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     if !folder.is_dir() {
@@ -260,7 +258,7 @@ fn a_flood_of_addresses_makes_no_filter_and_says_so() {
 }
 
 /// In half of the buckets, random addresses make filters useless. Only the first query tries to
-/// make these filters. The filters of the other buckets rule buckets out.
+/// make these filters.
 #[test]
 fn a_flood_in_half_of_the_buckets_leaves_the_index_of_the_others() {
     let mut indexed = Indexed::new(16 << 20, BUCKET_BYTES);
@@ -327,8 +325,7 @@ fn the_index_has_its_part_of_the_memory() {
     }
 }
 
-/// Measures searches for a rare flow and for an address in every 50th packet. The rings have mixed
-/// traffic, a flood of random addresses, or such a flood in half of the buckets. Prints the times.
+/// Prints the times of searches for a rare flow and for an address in every 50th packet.
 #[test]
 #[ignore = "takes a minute and 2 GiB, and is about time: run it alone, with --release"]
 fn one_flow_is_found_ten_times_faster() {

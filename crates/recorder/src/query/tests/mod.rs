@@ -1,5 +1,4 @@
-//! Queries of rings in files, some of them damaged. The matching packets are in the answer, and
-//! missing packets are reported.
+//! Queries of rings in files, some of them damaged.
 
 mod asking;
 mod blocks;
@@ -40,7 +39,6 @@ struct Written {
     published: Vec<Vec<i64>>,
 }
 
-/// The contents of an answer.
 struct ParsedAnswer {
     report: QueryReport,
     /// Stamp, interface and number of each packet.
@@ -91,8 +89,7 @@ impl Written {
         self.published[producer].push(stamp_ns);
     }
 
-    /// Stores `turns` packets of 2 KiB from each producer, and publishes the packets. Each producer
-    /// stores one packet every 10 ns: producer 0 from `from_ns` on, producer 1 from 5 ns later on.
+    /// Stores `turns` packets of 2 KiB from each producer, and publishes the packets.
     fn fill(&mut self, from_ns: i64, turns: i64) {
         for turn in 0..turns {
             self.store(0, from_ns + 10 * turn, 2048);
@@ -128,8 +125,6 @@ impl ParsedAnswer {
             packets.push((record.meta.time_ns, record.meta.interface, number));
         }
         assert_eq!(report.packets, packets.len() as u64);
-        // The file has the verdict once, at its last packet, and the report once for each
-        // interface.
         let end = &out[out.len().saturating_sub(8192)..];
         let count = |text: &str| {
             end.windows(text.len())
@@ -151,8 +146,7 @@ impl ParsedAnswer {
         self.packets.iter().map(|packet| packet.0).collect()
     }
 
-    /// The numbers of the packets of an interface of the file. Each producer has one interface, and
-    /// the file numbers the interfaces by their first packets.
+    /// The numbers of the packets of an interface of the file.
     fn numbers(&self, interface: u16) -> Vec<u64> {
         let own = self.packets.iter().filter(|packet| packet.1 == interface);
         own.map(|packet| packet.2).collect()
@@ -256,7 +250,6 @@ fn what_was_overwritten_is_told_where_it_was_asked_for() {
         "{:?}",
         whole.report
     );
-    // From its first packet on, the packets of each producer are complete.
     for interface in 0..2 {
         let numbers = whole.numbers(interface);
         assert!(numbers.len() > 200);
@@ -302,8 +295,7 @@ fn a_killed_writer_is_not_believed_beyond_its_last_publication() {
         (found.packets.len(), causes(&found)),
         (200, vec!["unpublished"])
     );
-    // Only a watermark promises that no older packet follows. The newest packet promises nothing,
-    // nor does the state `ended` (below) if watermarks contradict this state.
+    // Only a watermark promises that no older packet follows.
     for (to_ns, is_known) in [(2099, true), (2100, false)] {
         let known = Query {
             to_ns: Some(to_ns),
@@ -334,8 +326,7 @@ fn a_killed_writer_is_not_believed_beyond_its_last_publication() {
     );
 }
 
-/// The recorder was killed before it stored a packet. An answer is complete only if each producer
-/// published a watermark.
+/// The recorder was killed before it stored a packet.
 #[test]
 fn an_empty_ring_of_a_killed_writer_is_not_complete() {
     let mut written = Written::new();
@@ -352,7 +343,6 @@ fn an_empty_ring_of_a_killed_writer_is_not_complete() {
 }
 
 /// Buckets are overwritten after the query read their headers, and before it reads their records.
-/// The loss is reported if the query has a start; else the window begins later.
 #[test]
 fn what_is_overwritten_meanwhile_is_told_only_where_it_was_named() {
     for named in [None, Some(1000)] {
@@ -386,7 +376,7 @@ fn what_is_overwritten_meanwhile_is_told_only_where_it_was_named() {
 }
 
 /// A query without a start gives all packets from the place where the ring is complete, also if a
-/// clock was set and later packets have earlier stamps.
+/// clock was set.
 #[test]
 fn a_window_without_a_start_holds_all_on_both_sides_of_a_step() {
     for step_ns in [3_600_000_000_000, -9000] {
@@ -452,8 +442,7 @@ fn steps_of_a_clock_are_in_the_stamps() {
     assert_eq!(found.packets.len(), 1);
 }
 
-/// A query reads the only bucket of a producer, even if the bucket's header has wrong times. The
-/// answer has all packets, and reports the damage.
+/// A query reads the only bucket of a producer, even if the bucket's header has wrong times.
 #[test]
 fn a_header_with_wrong_times_hides_nothing() {
     let mut written = Written::new();
@@ -482,7 +471,6 @@ fn a_header_with_wrong_times_hides_nothing() {
     }
 }
 
-/// A file that is cut short at any of 1000 random offsets is refused as truncated.
 #[test]
 fn files_that_are_cut_short_are_refused() {
     let mut written = Written::new();
@@ -504,8 +492,7 @@ fn files_that_are_cut_short_are_refused() {
 }
 
 /// With random changed bytes, the query fails, or its answer ends and can be read. If all changed
-/// bytes are checked ([`is_checked`]), a complete answer has all packets, with their stamps and
-/// interfaces.
+/// bytes are checked ([`is_checked`]), a complete answer has all packets.
 #[test]
 fn damage_is_told() {
     let mut written = Written::new();
@@ -578,7 +565,6 @@ fn damage_is_told() {
     assert!(outcomes.iter().all(|count| *count > 50), "{outcomes:?}");
 }
 
-/// Offset of the headers of producers.
 const PRODUCERS_AT: usize = 4096;
 const TABLES_AT: usize = PRODUCERS_AT + 128 * (PRODUCERS + BUCKETS);
 const TABLES_BYTES: usize = 1024 * 32 + PRODUCERS * 64;
@@ -606,9 +592,7 @@ fn place(random: &mut fastrand::Rng, good: &[u8]) -> usize {
 fn is_checked(place: usize, good: &[u8]) -> bool {
     let buckets_at = good.len() - BUCKET_BYTES * BUCKETS;
     if place >= buckets_at {
-        // Checks cover only the offset and the captured length of a record. They cover neither its
-        // payload, where the filter reads its number, nor its stamp, wire length, interface and
-        // direction.
+        // Checks cover only the offset and the captured length of a record.
         let from_end = BUCKET_BYTES - (place - buckets_at) % BUCKET_BYTES;
         let is_payload = from_end > DESCRIPTORS;
         return !is_payload && (2..8).contains(&((from_end - 1) % 16));

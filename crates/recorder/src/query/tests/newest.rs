@@ -1,5 +1,5 @@
-//! Tests of queries for the newest packets: answers are compared with lists. Between the count and
-//! the pass that reads, some packets are overwritten, or their dumps are deleted.
+//! Tests of queries for the newest packets. Between the count and the pass that reads, packets may
+//! be overwritten, or their dumps deleted.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use super::{
     *,
 };
 
-/// The answer to a query for the newest packets. `between` runs after the query has found where
-/// these packets begin, and before the query reads these packets.
+/// `between` runs after the query has found where the newest packets begin, and before the query
+/// reads these packets.
 fn ask(
     past: &mut Past,
     query: &Query,
@@ -153,8 +153,7 @@ fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
             past.publish();
         });
         let what = format!("seed {seed}: {query:?} {report:?}");
-        // The packets of each dump with stamps in `wanted`: other stamps are in the ring, and a
-        // query does not take them from dumps. `is_left`: without the deleted dumps.
+        // The packets of each dump with stamps in `wanted`. `is_left`: without the deleted dumps.
         let dumped = |is_left: bool, is_own: bool| -> Vec<Vec<Given>> {
             let those = held
                 .iter()
@@ -172,7 +171,6 @@ fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
         let before = all(false, &ring_before);
         let ring_after = in_ring(&past, end_ns);
         let after = all(true, &ring_after);
-        // The answer has no invented packet.
         let answer = bag([&found]);
         assert!(found.is_sorted_by_key(|it| it.0), "{what}");
         assert!(
@@ -186,8 +184,7 @@ fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
             .rev()
             .flat_map(|(it, count)| vec![it.0; *count]);
         let first_ns = newest.take(usize::try_from(limit).unwrap()).last().unwrap();
-        // Without a start, an answer begins after the packets that were overwritten during the
-        // answer.
+        // Without a start, the start of the window may move past overwritten packets.
         let moved_ns = match query.from_ns {
             None => crate::parse_time(report.from.as_deref().unwrap()).unwrap(),
             Some(_) => 0,
@@ -196,7 +193,6 @@ fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
             let is_sure = it.0 > first_ns && it.0 >= moved_ns;
             assert!(!is_sure || answer.get(it) == Some(count), "{it:?} {what}");
         }
-        // Packets that no longer exist are reported.
         let is_newest = |(it, _): &(&Given, &usize)| it.0 > first_ns && it.0 >= moved_ns;
         let gone = count(before.iter().filter(is_newest)) - count(after.iter().filter(is_newest));
         let told: Vec<Option<u64>> = report.missing.iter().map(|it| it.at_most).collect();

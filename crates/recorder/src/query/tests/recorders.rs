@@ -25,7 +25,6 @@ use crate::{
 const SIDECAR: &str = "dumps/0001.json";
 const CAPTURE: &str = "dumps/0001.pcapng";
 
-/// A recorder, and the disk with its dumps.
 struct Bench {
     rig: Rig,
     disk: FakeDisk,
@@ -146,7 +145,6 @@ fn what_a_dump_covers_the_recorder_knows() {
     );
     assert_eq!(errors(&report), [""; 0]);
     let sidecar = bench.sidecar();
-    // The sidecar is changed to another expression: the dump gives no packet.
     let mut changed = sidecar.clone();
     changed["filter"] = "".into();
     bench.put(SIDECAR, changed.to_string().as_bytes());
@@ -154,7 +152,7 @@ fn what_a_dump_covers_the_recorder_knows() {
     assert!(is_evicted(&report) && report.packets == 0, "{report:?}");
     assert!(errors(&report)[0].contains("another filter"), "{report:?}");
     assert!(report.reasons().contains("1 not read whole"), "{report:?}");
-    // The capture is changed, and the sidecar has its new checksum: the dump gives no packet.
+    // The capture is changed, and the sidecar has its new checksum.
     let mut changed = sidecar.clone();
     let capture = bench.disk.read(Path::new(CAPTURE)).unwrap();
     let mut other = capture.clone();
@@ -166,7 +164,7 @@ fn what_a_dump_covers_the_recorder_knows() {
     let report = bench.ask("udp port 7");
     assert!(is_evicted(&report) && report.packets == 0, "{report:?}");
     assert!(errors(&report)[0].contains("other files"), "{report:?}");
-    // With the original files, the dump is a source again, whichever process wrote the files.
+    // With the original files, the dump is a source again.
     bench.put(SIDECAR, sidecar.to_string().as_bytes());
     bench.put(CAPTURE, &capture);
     let report = bench.ask("udp port 7");
