@@ -64,9 +64,7 @@ pub(crate) struct Situation {
     pub(crate) joins: bool,
 }
 
-/// Chooses the threads and the number of shards. Also returns a message if fewer threads analyze
-/// packets than requested, unless [`SHARDS`] threads divide the packets by shard numbers. The error
-/// is a message for the user.
+/// Chooses the threads and the number of shards. The text and the error are messages for the user.
 pub(crate) fn choose(
     analyzers: Analyzers,
     it: Situation,
@@ -102,8 +100,7 @@ pub(crate) fn choose(
         ));
     }
     if it.offline {
-        // Hits are turned into dump expressions in the order of packets, whichever thread finds the
-        // hits.
+        // Hits are turned into dump expressions in the order of packets.
         let is_divided = least != Some(Partition::Undeclared) && !it.flows && !it.modules;
         let is_divided = is_divided && !it.joins;
         return Ok(match analyzers {
@@ -160,8 +157,8 @@ pub(crate) fn choose(
         },
         Analyzers::Threads(threads) if threads.get() == 1 => one,
         Analyzers::Threads(_) if least == Some(Partition::Undeclared) => only_one(script),
-        // Dividing the queues costs nothing. Dividing the address pairs keeps together the packets
-        // of a pair that arrive at several queues, and serves more threads than queues.
+        // Dividing by address pairs keeps together the packets of a pair that arrive at several
+        // queues, and serves more threads than queues.
         Analyzers::Threads(threads) if threads.get() <= it.producers && why_not.is_none() => {
             readers(AnalysisPlacement::Readers, threads.get())
         }
@@ -171,9 +168,8 @@ pub(crate) fn choose(
     })
 }
 
-/// Makes slots with shards, one for each of `scripts`, all with the same rules. From files with
-/// readers, also returns the derivation: the analyzer then derives the dump filters of hits in the
-/// order of packets. Otherwise each shard derives the filters of its hits.
+/// Makes shards, one for each of `scripts`, all with the same rules. From files with readers of
+/// shards, also returns the derivation of dump filters, for the analyzer.
 pub(crate) fn place_shards(
     who: AnalysisPlacement,
     (rules, scripts): (Triggers, Vec<ScriptFunctions>),

@@ -1,4 +1,4 @@
-//! Manual triggers, which SIGUSR1 and the API use.
+//! Manual triggers.
 
 use std::sync::{Arc, mpsc::sync_channel};
 
@@ -19,8 +19,8 @@ use crate::{
 /// A manual trigger.
 #[derive(Debug, Clone, Default)]
 pub struct ManualTrigger {
-    /// If an earlier trigger with this key got a dump, and the key is among the last 256 keys (with
-    /// `rule`, the last 4,096), the result is that dump. 1 to 64 bytes.
+    /// If an earlier trigger with this key got a dump, the result is that dump. The last 256 keys
+    /// are kept; with `rule`, the last 4,096. 1 to 64 bytes.
     pub key: Option<String>,
     /// Time of the event, a stamp, ns since the epoch: the window is around this time. `None`: now.
     pub at_ns: Option<i64>,
@@ -29,9 +29,7 @@ pub struct ManualTrigger {
     /// The trigger's request.
     pub request: TriggerRequest,
     /// Name of a rule: the trigger is a hit of this rule, with the window and limits of `request`.
-    /// [`RuleHits`](crate::RuleHits) counts a hit that starts or joins a dump. No dump starts if
-    /// the hit's whole window is before the recording, or in the time whose packets were
-    /// overwritten. Such triggers have separate keys, of which 4,096 are kept. `None`: no rule.
+    /// Such triggers have separate keys. `None`: no rule.
     pub rule: Option<String>,
     /// Ring-wide number of the interface that replaces `$iface` in the request's expression.
     /// Ignored if `flow` is given.
@@ -39,10 +37,8 @@ pub struct ManualTrigger {
 }
 
 impl RecorderHandle {
-    /// Triggers manually, and waits until the dump is open. The expression of the request selects
-    /// the packets; without an expression, `manual_dump` of the configuration does. If an earlier
-    /// trigger with this `key` got a dump, and the key is among the last 256 keys, the result is
-    /// that dump.
+    /// Triggers manually, and waits until the dump is open. Without an expression in the request,
+    /// `manual_dump` of the configuration selects the packets. `key`: see [`ManualTrigger::key`].
     ///
     /// # Errors
     /// As [`Self::trigger_by_hand`].
@@ -120,8 +116,7 @@ impl RecorderHandle {
         Ok(triggered?)
     }
 
-    /// The default expression of a manual trigger: `manual_dump` of the current configuration.
-    /// Waits for a running reload.
+    /// `manual_dump` of the current configuration. Waits for a running reload.
     #[must_use]
     pub fn manual_dump(&self) -> String {
         lock(&self.rules.configured).config.manual_dump.clone()
@@ -143,9 +138,7 @@ impl RecorderHandle {
         })
     }
 
-    /// Adds alerts of an IDS: each alert acts when its time and
-    /// [`AlertConfig::delay`](crate::AlertConfig::delay) have passed. Does not wait; events report
-    /// the outcomes.
+    /// Adds alerts of an IDS. Does not wait; events report the outcomes.
     ///
     /// # Errors
     /// [`CommandError::Busy`]: try again with the same alerts; [`CommandError::Ended`]; `Refused`:
@@ -155,8 +148,7 @@ impl RecorderHandle {
         self.send(AnalyzerCommand::Alerts(alerts))
     }
 
-    /// Adds counts of lines from sources of alerts, for
-    /// [`AlertCounts::lines`](crate::AlertCounts::lines).
+    /// Adds line counts to [`AlertCounts::lines`](crate::AlertCounts::lines).
     pub fn count_alert_lines(&self, more: &AlertLines) {
         if let Some(common) = self.common.upgrade()
             && *more != AlertLines::default()

@@ -20,10 +20,10 @@ use crate::{
     },
 };
 
-/// The configuration of a recorder: what to record and what to dump.
+/// The configuration of a recorder.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The sources are files, read completely and merged by time, instead of live sources.
+    /// The sources are files, merged by time, instead of live sources.
     pub offline: bool,
     /// Size of the ring, bytes.
     pub ring_bytes: u64,
@@ -57,9 +57,9 @@ pub struct Config {
     /// a class have no cutoff.
     pub cutoffs: Vec<ClassCutoff>,
     /// Live: during congestion, only the first packets of each flow are kept, at least this number,
-    /// 1 to 4,096. Ignored for files, because the reading of files can wait.
+    /// 1 to 4,096.
     pub tail_drop_min: Option<u32>,
-    /// Live: if the ring would not reach back this long, flows keep less. Ignored for files.
+    /// Live: if the ring would not reach back this long, flows keep less.
     pub history_goal: Option<Duration>,
     /// Requests of the triggers that differ from the settings below, in the order of triggers:
     /// expressions, scripts, modules. A missing request is a default request.
@@ -76,9 +76,8 @@ pub struct Config {
     pub hold: Duration,
     /// Whether the first dump of any rule disarms all rules.
     pub single: bool,
-    /// Maximum number of dumps of rules that are open at once. If there are several rules, one rule
-    /// may have about half of these dumps, and the other rules share the rest. Manual triggers may
-    /// have as many dumps in addition.
+    /// Maximum number of open dumps of rules. If there are several rules, one rule may have about
+    /// half of these dumps. Manual triggers may have as many dumps in addition.
     pub max_dumps: usize,
     /// For this time after the end of a dump's window, the same rule with the same filled-in dump
     /// expression starts no dump.
@@ -88,8 +87,8 @@ pub struct Config {
     pub dumps_per_minute: u64,
     /// Whether `dumps_per_minute` also limits dumps of alerts.
     pub limit_alerts_per_minute: bool,
-    /// If dumps have written this number of bytes within an hour, rules and alerts start further
-    /// dumps only while they are below their share; shared like `max_dumps`. 0: no limit.
+    /// If dumps have written this number of bytes within an hour, rules and alerts start dumps only
+    /// below their share. 0: no limit.
     pub bytes_per_hour: u64,
     /// A dump ends after this number of packets; 0: no limit.
     pub dump_packets: u64,
@@ -101,8 +100,7 @@ pub struct Config {
     pub count: Option<u64>,
     /// Stop after this time; offline, of packet time.
     pub duration: Option<Duration>,
-    /// The directory for dumps. `None`, for a recorder that dumps nothing: the working directory,
-    /// which the recorder does not check at the start.
+    /// The directory for dumps. `None`: for a recorder that dumps nothing.
     pub directory: Option<PathBuf>,
     /// File format of dumps.
     pub format: DumpFormat,
@@ -110,11 +108,10 @@ pub struct Config {
     pub zstd: Option<ZstdLevel>,
     /// Template for the names of dump files.
     pub name: NameTemplate,
-    /// Write the SHA-256 of dumps' files into their sidecars. The default is true if the processor
-    /// has instructions for SHA-256.
+    /// Write the SHA-256 of dumps' files into their sidecars.
     pub sha256: bool,
     /// Limits on the bytes and the age of all dumps in the directory, including dumps of earlier
-    /// recorders. `requests` has the limits for the dumps of each rule.
+    /// recorders.
     pub keep: RetentionLimit,
     /// Dumps are deleted if the file system of the directory is full, or has less room than this.
     /// `None`: no dump is deleted for lack of room.
@@ -197,17 +194,14 @@ pub struct ClassCutoff {
 /// Where packets are analyzed for triggers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Analyzers {
-    /// Live: in the thread that stores the packets while this thread keeps up, or else in another
-    /// thread if a CPU is free. Always in another thread: with scripts, if a capture thread serves
-    /// several queues, or if packets that must be analyzed together may arrive at several queues.
-    /// From files: in another thread. Where the thread that stores packets must not go on before
-    /// all packets are analyzed, it analyzes too.
+    /// The recorder chooses. Live, the thread that stores the packets usually analyzes them while
+    /// it keeps up. From files, another thread usually does.
     #[default]
     Auto,
     /// In the thread that stores the packets, even if that leads to losses. From files as
     /// [`Self::Auto`].
     Inline,
-    /// In at most this number of other threads. From files, one thread works as in [`Self::Auto`].
+    /// In at most this number of other threads.
     Threads(NonZero<usize>),
 }
 
@@ -216,10 +210,10 @@ pub enum Analyzers {
 pub struct Scripts {
     /// Trigger scripts, in addition to the trigger expressions.
     pub triggers: Vec<Script>,
-    /// Makes the filter of a dump, an expression or a function, from a trigger packet, instead of
-    /// the dump template. Triggers with a separate template keep their template.
+    /// Makes the filter of a dump from a trigger packet, instead of the dump template. Triggers
+    /// with a separate template keep their template.
     pub dump: Option<Script>,
-    /// Modules over flows. They run after `triggers`, one instance in each shard.
+    /// Modules over flows, one instance in each shard.
     pub modules: Vec<Script>,
     /// How the flows of modules are distinguished, when they time out, and how many flows each
     /// module may have in each shard.

@@ -1,6 +1,5 @@
-//! Questions to a handle about the dumps in the directory. The dump-lister lists and opens dumps,
-//! the dump-keeper holds and deletes dumps: both have the privileges of the threads that write
-//! dumps.
+//! Requests to a handle about the dumps in the directory. Other threads, with the privileges of the
+//! writers of dumps, list, open, hold and delete the dumps.
 
 use std::io;
 
@@ -56,9 +55,9 @@ impl RecorderHandle {
         opened.map_err(|error| refused(id, &error))
     }
 
-    /// Holds a dump, open or not, or releases the dump. A held dump is never deleted, neither by a
-    /// limit nor by a client. The mark persists as the file `STEM.hold` next to the dump. Returns
-    /// whether the mark changed.
+    /// Holds a dump, open or not, or releases the dump. Neither a limit nor a client deletes a held
+    /// dump. The mark persists as the file `STEM.hold` next to the dump. Returns whether the mark
+    /// changed.
     ///
     /// # Errors
     /// As for [`Self::dumps`]; `Refused`: there is no such dump, or the mark cannot be made.

@@ -29,7 +29,6 @@ pub struct ExpressionError {
 }
 
 impl fmt::Display for ExpressionError {
-    /// Usually several lines: the message, the expression, carets under the offending word.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rendered = self.error.render();
         let rendered = rendered.strip_prefix("filter: ").unwrap_or(&rendered);
@@ -37,8 +36,7 @@ impl fmt::Display for ExpressionError {
     }
 }
 
-/// Checks an expression that needs no trigger packet, before there is a source: a trigger, a
-/// capture filter, a class of flows, or the dump expression of a manual trigger. Looks names up,
+/// Checks an expression that needs no trigger packet, before there is a source. Looks names up,
 /// which may take long.
 ///
 /// # Errors
@@ -83,7 +81,6 @@ fn usual() -> Vec<LinkType> {
     [113, 276, 101, 12, 127, 105, 0, 9].map(LinkType).to_vec()
 }
 
-/// All expressions of a recorder, checked.
 #[derive(Debug)]
 pub(crate) struct CheckedExpressions {
     pub(crate) triggers: Triggers,
@@ -94,8 +91,8 @@ pub(crate) struct CheckedExpressions {
 }
 
 impl CheckedExpressions {
-    /// Compiles everything for the link types of the sources. Submits the triggers, the capture
-    /// filter and the filters of classes for compilation to machine code.
+    /// Compiles the expressions for the link types of the sources, and submits filters for
+    /// compilation to machine code.
     pub(crate) fn new(
         config: &Config,
         link_types: &LinkTypes<'_>,

@@ -1,9 +1,8 @@
-//! The control interface: requests that any thread may send to a running recorder. The program's
-//! signals and its API are callers.
+//! Requests that any thread may send to a running recorder.
 //!
-//! The caller's thread does the work that may take long (compiling a rule, reading the ring). The
-//! analyzer only gets finished parts, and applies them between two packets. A handle does not keep
-//! the ring or the recorder's state alive: after the end of the recorder most requests fail.
+//! The caller's thread does the work that may take long, for example compiling a rule. The analyzer
+//! only gets finished parts. A handle does not keep the ring alive: after the end of the recorder
+//! most requests fail.
 
 use std::{
     sync::{
@@ -32,8 +31,7 @@ use crate::{
     start::rules::RuleBook,
 };
 
-/// How long a caller waits for the analyzer or the keeper of dumps. The analyzer processes commands
-/// within some milliseconds unless a script runs too long.
+/// How long a caller waits for the analyzer or the keeper of dumps.
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// Maximum number of bytes of a name or key.
 const NAME_BYTES_MAX: usize = 64;
@@ -79,8 +77,7 @@ pub enum CommandError {
         "rule '{0}' was changed or removed since you read it: read it again, and repeat your change"
     )]
     RuleChangedBefore(String),
-    /// The trigger started no dump because of a limit, a hold-off or `single`, or because its rule
-    /// is disabled. The text says why. A later trigger may start a dump.
+    /// A limit, a hold-off, `single` or a disabled rule prevented the dump. The text says why.
     #[error("{0}")]
     Suppressed(String),
     /// The ring has no packet for the dump of this hit of a rule.
@@ -117,12 +114,9 @@ pub struct RecorderHandle {
     pub(crate) log: Arc<EventLog>,
     pub(crate) rules: Arc<RuleBook>,
     pub(crate) common: Weak<RecorderShared>,
-    /// How long a caller waits for an answer of the analyzer, or of the keeper of the dumps'
-    /// directory.
     pub(crate) answer_wait: Duration,
     /// Live: the monotonic clock before the first packet, ns.
     pub(crate) start_mono_ns: Option<i64>,
-    /// The history goal.
     pub(crate) history: Option<Arc<History>>,
     /// The keeper of the dumps' directory; `None`: there is no directory.
     pub(crate) keeper: Option<KeeperHandle>,
@@ -175,8 +169,7 @@ impl RecorderHandle {
         let now_ns = now.ring_ns.saturating_add(now.offset_ns);
         let last_ns = stretch.last_ns.filter(|_| stretch.from_ns.is_none());
         let since = |now_ns: i64| last_ns.map(|last_ns| now_ns.saturating_sub(last_ns));
-        // Given times are stamps, the other times are ring time. A clock that was set has shown
-        // some stamps never, and others twice.
+        // Given times are stamps, the other times are ring time.
         let begin_ns = since(now.ring_ns).unwrap_or(i64::MIN);
         let end_ns = stretch.to_ns.map_or(now.ring_ns, |_| i64::MAX);
         let mut times = match (stretch.from_ns, stretch.to_ns) {
@@ -225,8 +218,7 @@ impl RecorderHandle {
         Ok(())
     }
 
-    /// The UUID of the recording, as in the section headers of its files; `None`: the recording has
-    /// ended.
+    /// The UUID of the recording; `None`: the recording has ended.
     #[must_use]
     pub fn recording(&self) -> Option<String> {
         let common = self.common.upgrade()?;
@@ -272,7 +264,7 @@ pub(super) fn late(error: RecvTimeoutError) -> CommandError {
     }
 }
 
-/// Checks a name, for example of a rule: names and keys are short and printable.
+/// Checks a name or a key, for example of a rule.
 ///
 /// # Errors
 /// [`CommandError::Refused`].

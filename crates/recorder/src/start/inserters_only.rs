@@ -1,7 +1,5 @@
-//! Inserters alone: from sources into a ring, without analysis.
-//!
-//! This is no recording. Benchmarks use it to measure the cost of receiving packets with the same
-//! code that records.
+//! Inserters alone: from sources into a ring, without analysis, to measure the cost of receiving
+//! packets.
 
 use std::{sync::Arc, thread, time::Duration};
 
@@ -36,8 +34,7 @@ pub struct Inserted {
 }
 
 /// Runs the inserters of live sources into a ring of `ring_bytes`, a thread for each queue, until
-/// the sources end or `duration` has passed. With `is_sharded` inserters assign each packet to a
-/// shard, as they do if several analyzers divide the packets.
+/// the sources end or `duration` has passed. With `is_sharded` inserters assign packets to shards.
 ///
 /// # Errors
 /// [`StartError`]; a source that fails later only ends its thread.

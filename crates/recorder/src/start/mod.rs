@@ -106,11 +106,9 @@ const WINDOW_GRACE: Duration = Duration::from_millis(50);
 
 const _: () = assert!((WATERMARK_BEHIND_NS_MAX as u128) < WINDOW_GRACE.as_nanos());
 /// While no dump is open, a queue may leave arrived packets in the kernel for `REST_NS_MAX`. The
-/// packets of the shortest window may arrive that late. The other half of the grace time is for the
-/// analyzer's step that opens the dump, and for the inserter's next step.
+/// other half of the grace time is for the step that opens the dump.
 const _: () = assert!(2 * (REST_NS_MAX as u128) < WINDOW_GRACE.as_nanos());
-/// From files: maximum bytes of the log of the times of overwritten records. With all times, the
-/// ranges of `missing` are exact.
+/// From files: maximum bytes of the log of the times of overwritten records.
 const EVICTED_BYTES: usize = 256 << 20;
 
 /// About the maximum number of flows that all inserters distinguish while packets may be shed.
@@ -120,9 +118,8 @@ impl Recorder {
     /// Opens the sources, makes the ring and starts the threads. `progress` gets the bytes of
     /// memory that are filled, and the bytes of the whole ring.
     ///
-    /// The start calls `opened_all` when everything is open, before the first packet is analyzed.
-    /// The calling thread can give up its privileges there: the threads that start later have none
-    /// then. An error of `opened_all` ends the start.
+    /// `opened_all` runs when everything is open, before the first packet is analyzed. The caller
+    /// can give up privileges there. An error of `opened_all` ends the start.
     ///
     /// # Errors
     /// [`StartError`]; nothing runs then, unless a thread could not be started.
@@ -136,14 +133,13 @@ impl Recorder {
     ) -> Result<Self, StartError> {
         let opened = OpenedRecorder::new(config, sources, files, clock, progress)?;
         let events = Events::new();
-        // The threads of `--post` start before `opened_all`, in which the caller may give up its
-        // privileges: commands of `--post` may have another identity than the recorder.
+        // Starts before `opened_all`, which may give up privileges: commands of `--post` may have
+        // another identity than the recorder.
         let post = config.post.as_ref();
         let post = post.map(|config| Post::start(config, events.clone()));
         let post = post.transpose().map_err(StartError::Opened)?;
         opened_all().map_err(StartError::Opened)?;
-        // Scripts are loaded without the capabilities that opening the sources needs. `Wired::run`
-        // starts inserters and analyzers without these capabilities too.
+        // Scripts are loaded without the capabilities that opening the sources needs.
         let planned = without_capabilities(|| opened.plan(config))??;
         planned.wire(config, events)?.run(config, post)
     }
@@ -160,7 +156,6 @@ struct OpenedRecorder {
     directory: Directory,
     /// The queues of each source.
     sources: Vec<Vec<Box<dyn Queue>>>,
-    /// Number of queues of all sources.
     queues: usize,
     /// Live: number of capture threads, each with a producer.
     producers: usize,
@@ -315,14 +310,12 @@ impl OpenedRecorder {
     }
 }
 
-/// Which threads analyze packets, by which rules.
 #[derive(Debug)]
 struct Planned {
     opened: OpenedRecorder,
     placement: AnalysisPlacement,
     /// The functions of each shard.
     scripts: Vec<ScriptFunctions>,
-    /// The limits by which inserters shed packets of flows; `None`: inserters shed no packets.
     classes: Option<SheddingConfig>,
     book: RuleBook,
     /// Messages for the user.
@@ -432,9 +425,7 @@ impl Planned {
 #[derive(Debug)]
 struct Wired {
     data_path: DataPath,
-    /// Messages to the dumper.
     messages: Receiver<DumperMessage>,
-    /// Commands to the analyzer.
     commands: SyncSender<AnalyzerCommand>,
     book: RuleBook,
     directory: Directory,
@@ -546,7 +537,6 @@ fn open_directory(config: &Config) -> Result<Directory, StartError> {
     })
 }
 
-/// This system's name.
 fn host() -> String {
     uname().nodename().to_string_lossy().into_owned()
 }
@@ -565,8 +555,7 @@ pub fn planned_buckets(config: &Config, threads: usize) -> Option<(usize, usize)
 
 fn ring_config(config: &Config, threads: usize, now: Now) -> RingConfig {
     let producers = if config.offline { 1 } else { threads };
-    // The ring of files has the configured size in whole buckets, because results depend on it.
-    // Live, the index gets a part of that size, unless the size is too small for an index.
+    // From files, results depend on the size of the ring, so no part of it is for the index.
     let bytes = match config.offline {
         true => config.ring_bytes,
         false => ring_bytes(config.ring_bytes),
@@ -579,7 +568,7 @@ fn ring_config(config: &Config, threads: usize, now: Now) -> RingConfig {
     ring.mode = config.when_full;
     if config.offline {
         ring.mode = Mode::Wait;
-        // Files can wait, so memory that the ring does not need stays free.
+        // Memory that the ring does not need stays free.
         ring.prefault = false;
         ring.eviction_detail = EvictionDetail::Exact {
             budget_bytes: EVICTED_BYTES,
@@ -588,7 +577,7 @@ fn ring_config(config: &Config, threads: usize, now: Now) -> RingConfig {
     ring
 }
 
-/// The rule that decides which thread analyzes the packets of an inserter.
+/// Decides which thread analyzes the packets of an inserter.
 fn placing(config: &Config, ring: &Ring, inserters: usize) -> Arc<PlacementShared> {
     let room = AnalysisResources {
         cpus: std::thread::available_parallelism().map_or(1, usize::from),

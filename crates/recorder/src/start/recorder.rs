@@ -108,8 +108,8 @@ pub struct RecorderStatus {
     /// Stamp of the oldest packet in the ring, ns since the epoch; approximate if a source's own
     /// clock was set. `None`: the ring is empty.
     pub oldest_stamp_ns: Option<i64>,
-    /// How far the ring reaches back: it has all packets that were stored within this time until
-    /// now, measured by the monotonic clock. `None`: from files.
+    /// Live: the ring has all packets that were stored within this time until now, by the monotonic
+    /// clock.
     pub history: Option<Duration>,
     /// The history goal, and the bytes of each direction that flows keep for it (`None`: all
     /// bytes). `None`: no goal.
@@ -122,7 +122,7 @@ pub struct RecorderStatus {
     pub lapped: u64,
     /// Packets that are counted neither in `analyzed` nor in `lapped` yet.
     pub unread: u64,
-    /// Hits up to the moment at which `analyzed` was read.
+    /// Outcomes of hits.
     pub hits: HitCounts,
     /// Outcomes of hits, by rule.
     pub hits_by_rule: Vec<RuleHits>,
@@ -142,8 +142,7 @@ pub struct RecorderStatus {
     pub copied_bytes_max: u64,
     /// Steps of the real-time clock beyond 100 ms.
     pub clock_steps: u64,
-    /// Dumps for which packets may have arrived too late ([`SourceSnapshot::late`]). A verdict that
-    /// was judged before does not report these packets.
+    /// Dumps for which packets may have arrived too late ([`SourceSnapshot::late`]).
     pub outdated: u64,
     /// Scripts and modules that are disabled after failing or exceeding a budget.
     pub scripts_failed: u64,
@@ -167,7 +166,7 @@ pub struct RecorderStatus {
     pub next_event: u64,
 }
 
-/// The results of a recorder; by default nothing.
+/// The results of a recorder.
 #[derive(Debug, Default)]
 pub struct RecorderSummary {
     /// Every source's intake ledger.
@@ -220,9 +219,8 @@ impl RecorderSummary {
 }
 
 impl RecorderStatus {
-    /// Any thread may call this. Reads the analyzer's ledger first, under its lock, and then the
-    /// number of published packets. So this number includes the ledger's packets, except packets
-    /// that an inserter has analyzed and is about to publish.
+    /// Reads the analyzer's ledger before the number of published packets, so this number usually
+    /// includes the ledger's packets.
     pub(super) fn of(common: &RecorderShared, handle: &RecorderHandle) -> Self {
         let counters = &common.counters;
         let reading = counters.reading();
@@ -279,7 +277,7 @@ impl Recorder {
         self.handle.clone()
     }
 
-    /// The ring, for its size and pages.
+    /// The ring.
     #[must_use]
     pub fn ring(&self) -> &Ring {
         &self.common.ring
@@ -297,8 +295,8 @@ impl Recorder {
     }
 
     /// Waits for an event, at most `timeout`; `Err(Disconnected)` when all threads that send events
-    /// have ended and no event is left. A caller that takes no events blocks no thread. The events
-    /// that the caller misses are counted ([`RecorderEvent::Missed`]).
+    /// have ended and no event is left. Events that the caller misses are counted
+    /// ([`RecorderEvent::Missed`]).
     ///
     /// # Errors
     /// As `Receiver::recv_timeout`.
@@ -312,9 +310,8 @@ impl Recorder {
         RecorderStatus::of(&self.common, &self.handle)
     }
 
-    /// The running threads of the data path, and the number of turns of each. Live, each thread
-    /// makes about one turn a second or more, even without packets, unless a script is slow. So a
-    /// thread whose number does not change for long hangs. From files the list is empty: there, a
+    /// The running threads of the data path, and the number of turns of each. A thread whose number
+    /// does not change for many seconds probably hangs. From files the list is empty: there, a
     /// thread may wait for others for any time.
     #[must_use]
     pub fn turns(&self) -> Vec<(String, u64)> {
@@ -353,7 +350,6 @@ impl Recorder {
         for thread in self.analyzers {
             panicked |= thread.join().is_err();
         }
-        // The dumper, which has ended, has reported the last dump to the threads of `--post`.
         panicked |= self.post.is_some_and(|post| !post.join());
         sum_up(&self.common, &self.handle, errors, panicked)
     }

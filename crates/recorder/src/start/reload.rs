@@ -1,9 +1,8 @@
-//! Gives a running recorder another configuration: rules, windows, limits and cutoffs, all or
-//! nothing. The ring keeps its packets, and open dumps go on as requested.
+//! Gives a running recorder another configuration: rules, windows, limits and cutoffs. Open dumps
+//! go on as requested.
 //!
-//! Rules that a command added do not belong to the configuration, and stay. Rules of the
-//! configuration are afterwards as configured, whatever commands changed meanwhile. Only their
-//! enabled or disabled state stays.
+//! Rules that a command added stay. Rules of the configuration are afterwards as configured, except
+//! whether they are enabled.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -30,7 +29,7 @@ use crate::{
 /// Maximum number of tries of a reload: commands may change rules while the reload compiles.
 const TRIES: usize = 16;
 
-/// The changes of a reload; by default nothing.
+/// The changes of a reload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReloadOutcome {
@@ -53,7 +52,6 @@ impl ReloadOutcome {
 }
 
 impl fmt::Display for ReloadOutcome {
-    /// A line for the user.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {
             return f.write_str("nothing changed");
@@ -103,12 +101,11 @@ struct ReloadPlan {
 }
 
 impl RecorderHandle {
-    /// Makes the recorder follow another configuration from now on. These settings apply: the rules
-    /// that are expressions, with their names and requests, `dump`, `manual_dump`, `past`,
-    /// `future`, `dump_packets`, `dump_bytes`, `hold_off`, `max_dumps`, `dumps_per_minute`,
-    /// `limit_alerts_per_minute`, `bytes_per_hour`, `when_full` and `cutoffs`. Ignores all other
-    /// settings, except that trigger scripts and modules must stay. Each packet is analyzed by
-    /// either the old rules or the new rules. May take as long as compiling the new rules.
+    /// Makes the recorder follow another configuration. These settings apply: the rules that are
+    /// expressions, with their names and requests, `dump`, `manual_dump`, `past`, `future`,
+    /// `dump_packets`, `dump_bytes`, `hold_off`, `max_dumps`, `dumps_per_minute`,
+    /// `limit_alerts_per_minute`, `bytes_per_hour`, `when_full` and `cutoffs`. Trigger scripts and
+    /// modules must stay; other settings are ignored.
     ///
     /// # Errors
     /// [`CommandError`]: nothing has changed, except after [`CommandError::Late`] (then the rules

@@ -1,4 +1,4 @@
-//! Requests to a handle that need no analyzer, such as the recorder's state and events of clients.
+//! Requests to a handle that need no analyzer.
 
 use std::sync::Arc;
 
@@ -43,8 +43,7 @@ impl RecorderHandle {
         NamedInterface::new(interface).ok()?.speed_mbit()
     }
 
-    /// Checks that an expression, for example of a query or a manual trigger, compiles for at least
-    /// one source.
+    /// Checks that an expression compiles for at least one source.
     ///
     /// # Errors
     /// [`CommandError::Filter`].
@@ -83,7 +82,7 @@ impl RecorderHandle {
         Ok(last.into_iter().find(|report| is_it(report)))
     }
 
-    /// Reports what packets a client got, or failed to get. Does not wait until listeners read.
+    /// Reports what packets a client got, or failed to get.
     pub fn tell_export(&self, export: Export) {
         self.log.tell(RecorderEvent::Exported(export));
     }
@@ -93,7 +92,7 @@ impl RecorderHandle {
         self.log.tell(RecorderEvent::Changed(change));
     }
 
-    /// Reports that clients were refused. Does not wait until listeners read.
+    /// Reports that clients were refused.
     pub fn tell_refusal(&self, refusal: Refusal) {
         self.log.tell(RecorderEvent::Refused(refusal));
     }

@@ -1,7 +1,7 @@
 //! Adds a rule that also acts on packets of the past ([`RuleScan`]).
 //!
-//! The scan is a query of the ring on the client's thread, as the test of a rule is. The analyzer
-//! gets the hits, oldest first, and decides about each hit as about a hit on a new packet.
+//! The scan is a query of the ring on the client's thread. The analyzer gets the hits, oldest
+//! first.
 
 use std::{
     sync::{Arc, mpsc::sync_channel},
@@ -41,11 +41,9 @@ use crate::{
 const SCAN_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of hits that go to the analyzer together.
 const HITS_MAX: usize = 256;
-/// If the last hits went to the analyzer this long ago, ns, the next hit is sent at once, with the
-/// hits before it.
+/// If the last hits went to the analyzer this long ago, ns, the next hit is sent at once.
 const HITS_AGE_NS: i64 = 10_000_000;
-/// Pause between two checks whether the last records to try are published. Inserters publish after
-/// about 1 ms for each of their queues.
+/// Pause between two checks whether the last records to try are published.
 const PUBLICATION_CHECK: Duration = Duration::from_millis(1);
 
 /// Ends the scan if its thread fails.
@@ -78,7 +76,7 @@ impl FoundInPast<'_> {
         }
     }
 
-    /// Gives the hits to the analyzer, and waits until the analyzer has acted on all of these hits.
+    /// Gives the hits to the analyzer, and waits for its answer.
     fn send(&mut self, is_last: bool) {
         let (reply, answer) = sync_channel(1);
         let hits = std::mem::take(&mut self.hits);
@@ -107,15 +105,14 @@ impl FoundInPast<'_> {
 impl RecorderHandle {
     /// Adds or changes a rule as [`Self::put_rule`] does, and tries its filter on the packets of
     /// the ring that are at most `past` older than the rule. The rule is enabled. Returns after the
-    /// scan, which takes about 60 s at most, and which `cancel` ends. The scan tries the packets of
-    /// that time that no shard tries with the rule. Limits and hold-offs count from the time of the
-    /// scan, not from the times of the packets.
+    /// scan, which takes about 60 s at most, and which `cancel` ends. Limits and hold-offs count
+    /// from the time of the scan.
     ///
     /// A rule that is already as requested is not scanned again: the request may be a retry.
     ///
     /// # Errors
-    /// As [`Self::put_rule`]; `NoScan`: the present rule already has these filters, and the request
-    /// is no retry of its scan. `NoScan` too: a dump script makes the rule's dump expression.
+    /// As [`Self::put_rule`]; `NoScan`: the rule already has these filters, without such a scan, or
+    /// a dump script makes its dump expression.
     pub fn put_rule_and_scan(
         &self,
         name: &str,

@@ -1,5 +1,4 @@
-//! The trigger rules by name, which [`RecorderHandle`] adds, changes and removes while the recorder
-//! runs.
+//! The trigger rules by name, which commands can change while the recorder runs.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -43,10 +42,10 @@ pub const NO_PACKET: &str = "less 0";
 /// Commands and reloads do not raise the number of rules beyond this number.
 const RULES_MAX: usize = 16_384;
 /// Maximum bytes of the texts of rules that commands added or changed. The memory of a rule is 30
-/// to 240 times its text. The factor is large for short texts, and for texts other than lists.
+/// to 240 times its text.
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
-/// The rules by name, as sent to the analyzer, which answers after passing a change to the shards.
+/// The rules by name, as sent to the analyzer.
 #[derive(Debug)]
 pub(crate) struct RuleBook {
     pub(super) shared: SharedRules,
@@ -56,7 +55,7 @@ pub(crate) struct RuleBook {
     /// Whether several threads analyze packets, and packets of one flow may arrive at any of these
     /// threads.
     are_flows_apart: bool,
-    /// Not locked while a thread waits for the analyzer. See [`Self::table`].
+    /// Not locked while a thread waits for the analyzer.
     rules: Mutex<RuleTable>,
     /// Rules that the analyzer has disabled since the last call of [`Self::table`].
     fired: FiredRules,
@@ -113,8 +112,7 @@ pub(super) struct RequestedRule<'a> {
     pub(super) name: &'a str,
     pub(super) expression: &'a str,
     pub(super) request: &'a TriggerRequest,
-    /// Whether matches of the rule are hits, from its first packet on. `None`: unchanged; a new
-    /// rule is enabled.
+    /// Whether matches of the rule are hits. `None`: unchanged; a new rule is enabled.
     pub(super) is_enabled: Option<bool>,
     pub(super) condition: Condition<'a>,
     /// The compiled filter and the scan of the past. `None`: no scan is requested.
@@ -163,12 +161,11 @@ pub struct RuleStatus {
     pub is_enabled: bool,
     /// Number of hits of this expression; `None`: a script, whose hits are not counted here.
     pub hits: Option<u64>,
-    /// Time stamp of the last hit under this name, ns since the UNIX epoch; some hits that start no
-    /// dump do not count. `None`: no hit, or the name has no separate counters, because there are
-    /// over 256 rules. Only [`RecorderHandle::rule`] and [`RecorderHandle::rules`] fill this field.
+    /// Stamp of the last counted hit under this name, ns since the UNIX epoch. `None`: no hit, or
+    /// no separate counters for this name. Only [`RecorderHandle::rule`] and
+    /// [`RecorderHandle::rules`] fill this field.
     pub last_hit_ns: Option<i64>,
-    /// Whether the rule belongs to the configuration. A rule that a command added belongs to the
-    /// configuration only after a [reload](RecorderHandle::reload) with the same rule.
+    /// Whether the rule belongs to the configuration.
     pub is_configured: bool,
     /// The scan of the past for this expression; `None`: only new packets were tried.
     pub scan: Option<RuleScanStatus>,
@@ -256,8 +253,7 @@ impl RuleBook {
         }
     }
 
-    /// The rules, as the analyzer has them: a rule with [`TriggerRequest::single`] is disabled when
-    /// it has started a dump.
+    /// The rules. First disables the rules that the analyzer has disabled.
     pub(super) fn table(&self) -> MutexGuard<'_, RuleTable> {
         let mut rules = lock(&self.rules);
         let fired = self.fired.take();
@@ -274,7 +270,6 @@ impl RuleBook {
         lock(&self.rules).keeps()
     }
 
-    /// Number of rules.
     pub(super) fn len(&self) -> usize {
         lock(&self.rules).by_name.len()
     }
@@ -493,9 +488,7 @@ impl RecorderHandle {
     /// hits (`None`: unchanged; a new rule is enabled). Returns the rule as this change made it,
     /// and whether the rule existed.
     ///
-    /// A change happens between two packets. Open dumps of the rule go on as requested. If the
-    /// expression, the dump expression or the window changes, no more hits join these dumps. Hits
-    /// of another expression are counted from 0, and are not held off because of earlier dumps.
+    /// Open dumps of the rule go on as requested. Hits of another expression are counted from 0.
     ///
     /// # Errors
     /// [`CommandError`], and then the rule is as it was, except after `Late`: it usually
@@ -786,7 +779,6 @@ impl RuleEntry {
 
 #[cfg(test)]
 impl RuleBook {
-    /// Makes `number` the number of the next rule.
     pub(crate) fn skip_to(&self, number: usize) {
         lock(&self.rules).next = number;
     }

@@ -1,5 +1,4 @@
-//! The recorder's threads: what each thread does until it ends, and how other threads learn of its
-//! end.
+//! The recorder's threads, and how other threads learn of the end of a thread.
 
 use std::{
     io,
@@ -30,18 +29,15 @@ use crate::{
     start::recorder::StartError,
 };
 
-/// How long the analyzer waits for records at most while a dump is open, and a reader of a shard
-/// while a dump is open or unfinished. From files, this is always the limit of readers.
+/// Longest wait for records of an analyzer, or of a reader of a shard, that has a deadline, as for
+/// an open dump.
 const ANALYZER_WAIT: Duration = Duration::from_millis(10);
-/// Live: how long the analyzer, or a reader of a shard, waits for records at most while all dumps
-/// are finished. This is longer than an engine holds packets back on a busy link. So there packets
-/// wake the analyzer before this timeout, unless inserters analyze the packets.
+/// Longest wait for records without a deadline. This is longer than an engine holds packets back on
+/// a busy link, so packets usually end the wait there.
 const NO_DUMP_ANALYZER_WAIT: Duration = Duration::from_millis(100);
-/// Live: when an analyzer or reader has read all records, and its last wait was shorter than this
-/// time, it sleeps for this time before it asks producers to wake it. Without the sleep, on a link
+/// Live: sleep of an analyzer or reader that has read all records, and whose last wait was shorter
+/// than this time. Only then the thread asks producers for a wake-up. Without the sleep, on a link
 /// that is never idle, many publications would wake the analyzer by a system call of the inserter.
-/// If packets arrive in blocks, waits are longer, and one wake-up serves a block. There a timer
-/// would cost more, because it wakes a sleeping CPU.
 const ANALYZER_PAUSE: Duration = Duration::from_millis(2);
 
 /// Starts the thread of a live dumper.
@@ -82,7 +78,6 @@ pub(super) struct DataPath {
     pub(super) shard_readers: Vec<ShardReader>,
     pub(super) for_inserters: InserterParts,
     pub(super) intakes: Vec<QueueIntake>,
-    /// Wakes the analyzer.
     pub(super) waker: Waker,
     pub(super) events: Events,
 }
@@ -206,8 +201,7 @@ fn spawn_inserter(
     })
 }
 
-/// Reports the end of a thread, also after a panic, and wakes the threads that wait for that end,
-/// for example the analyzer. Unless the thread panics, its inserter or reader is dropped before.
+/// Reports the end of a thread, also after a panic, and wakes the threads that wait for that end.
 #[derive(Debug)]
 struct ThreadExitGuard {
     left: Vec<Arc<AtomicUsize>>,

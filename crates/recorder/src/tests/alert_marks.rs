@@ -31,7 +31,7 @@ fn alert(time_ns: i64, signature: u32) -> Arc<Alert> {
     }
 }
 
-/// A disk, and a recorder that writes its dumps to this disk. Only alerts start dumps.
+/// Only alerts start dumps.
 fn rig() -> (FakeDisk, Rig) {
     let disk = FakeDisk::default();
     let directory = Directory::on(
@@ -48,9 +48,8 @@ fn rig() -> (FakeDisk, Rig) {
     (disk, rig)
 }
 
-/// The frame of a second alert is already in the file of the flow's dump. The file is not written
-/// a second time. The sidecar has the number of the packet in the file, counted from 1 as
-/// Wireshark does.
+/// The frame of a second alert is already in the file. The sidecar has the number of the packet in
+/// the file, counted from 1 as Wireshark does.
 #[test]
 fn an_alert_about_a_written_frame_is_told_in_the_sidecar_alone() {
     const PACKETS: u32 = 1000;
@@ -94,8 +93,7 @@ fn an_alert_about_a_written_frame_is_told_in_the_sidecar_alone() {
     assert_eq!(told["alerts"][1]["packet"], 501);
 }
 
-/// The disk has no room for the alert's frame, and later has room for the sidecar. The sidecar must
-/// claim neither that the file has the frame, nor a packet number.
+/// The disk has no room for the alert's frame, and later has room for the sidecar.
 #[test]
 fn a_failed_dump_claims_no_frame_of_an_alert() {
     let (disk, mut rig) = rig();

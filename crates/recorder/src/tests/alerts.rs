@@ -36,7 +36,6 @@ fn rig(dir: &std::path::Path) -> Rig {
     rig
 }
 
-/// How many alerts had each outcome.
 fn outcomes(rig: &Rig) -> Vec<(AlertOutcome, u64)> {
     let counts = rig.common.alerts.counts();
     let all = AlertOutcome::ALL.map(|outcome| (outcome, counts.of(outcome)));
@@ -127,8 +126,7 @@ fn alerts_that_wait_are_bounded() {
     );
 }
 
-/// 65,536 alerts wait for their time, and no more may wait. Alerts that are already due need not
-/// wait, and are acted on.
+/// 65,536 alerts wait for their time, and no more may wait.
 #[test]
 fn an_alert_that_is_due_is_acted_on_however_many_wait() {
     let dir = tempfile::tempdir().unwrap();
@@ -144,7 +142,7 @@ fn an_alert_that_is_due_is_acted_on_however_many_wait() {
 }
 
 /// The clock is set back by 15 s. One alert waits for its time meanwhile. The other alert has a
-/// stamp from before the step and arrives after the step. Both start dumps of their packets.
+/// stamp from before the step and arrives after the step.
 #[test]
 fn alerts_stamped_before_the_clock_was_set_back_keep_their_time() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! Analysis in inserters, in two and four threads, and in the analyzer's thread, on one and three
-//! queues.
+//! Analysis in inserters, in several threads, and in the analyzer's thread.
 
 use std::{num::NonZeroUsize, sync::atomic::Ordering, time::Duration};
 
@@ -24,8 +23,6 @@ fn plan(analyzers: Analyzers, queues: usize, flows_together: bool) -> RigConfig<
     }
 }
 
-/// Each packet is analyzed once or counted as missed, whichever threads analyze, on how many
-/// queues, and whether the ring overtakes the analyzers or not.
 #[test]
 fn each_packet_is_analyzed_once_or_missed() {
     let threads = |count| Analyzers::Threads(NonZeroUsize::new(count).unwrap());
@@ -144,9 +141,8 @@ fn check_ledgers(rig: &Rig) {
     }
 }
 
-/// After the signaling of a call, its media packets are analyzed by the script that saw the
-/// signaling, although they are packets of another address pair. Pairs change shards while packets
-/// are stored and missed, and the ledger of each analyzer is exact.
+/// The media packets of a call have another address pair than its signaling, and are analyzed by
+/// the script that saw the signaling.
 #[test]
 fn media_meets_its_signaling() {
     let threads = |count| Analyzers::Threads(NonZeroUsize::new(count).unwrap());

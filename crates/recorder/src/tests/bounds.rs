@@ -19,7 +19,6 @@ fn config() -> RigConfig<'static> {
     }
 }
 
-/// Steps the real-time clock by `step_ns`.
 fn step_clock(rig: &Rig, step_ns: i64) {
     rig.clock.wall_ns.fetch_add(step_ns, Ordering::SeqCst);
 }
@@ -60,8 +59,7 @@ fn thousands_of_dumps_and_steps_leave_little_behind() {
 }
 
 /// Packets come too late for finished dumps: for the last dump, and for the oldest dumps, whose
-/// windows are merged into one range. The packets are counted and reported. A packet that is in no
-/// window and not in this range is not counted.
+/// windows are merged into one range.
 #[test]
 fn packets_that_come_too_late_are_counted_and_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -114,7 +112,7 @@ fn packets_that_come_too_late_are_counted_and_told() {
     assert!(verdicts.all(|verdict| verdict == Verdict::Complete));
 }
 
-/// One dump during a storm of clock steps: the number of its notes is bounded.
+/// One dump during a storm of clock steps.
 #[test]
 fn notes_of_steps_are_bounded() {
     let dir = tempfile::tempdir().unwrap();
@@ -135,8 +133,7 @@ fn notes_of_steps_are_bounded() {
     assert!((100..=256).contains(&notes), "{notes}");
 }
 
-/// The dumper hangs for more than an hour, as with a dead disk. The limits bound the number of
-/// dumps that wait for the dumper, also for manual triggers.
+/// The dumper hangs for more than an hour, as with a dead disk.
 #[test]
 fn little_waits_for_a_dumper_that_hangs() {
     let dir = tempfile::tempdir().unwrap();
@@ -160,9 +157,7 @@ fn little_waits_for_a_dumper_that_hangs() {
     assert_eq!(rig.reports.len(), 16, "none is lost");
 }
 
-/// The analyzer makes no progress until the ring has overwritten packets. A recorder with a rule
-/// reports that triggers may be missed; a recorder without rules does not. The dumps end by the
-/// clock, or at the stop.
+/// The analyzer makes no progress until the ring has overwritten packets.
 #[test]
 fn packets_that_no_rule_saw_are_told() {
     let rules = [(&["udp port 9"][..], true), (&[][..], false)];
@@ -223,8 +218,7 @@ fn packets_that_no_rule_saw_are_told() {
 }
 
 /// A window closes by the clock while the analyzer still has many packets to read. After the dump
-/// was judged, the ring overwrites packets that the analyzer has not read. The recorder counts
-/// these packets.
+/// was judged, the ring overwrites packets that the analyzer has not read.
 #[test]
 fn packets_that_no_rule_saw_are_counted_after_the_judging() {
     let dir = tempfile::tempdir().unwrap();
@@ -270,9 +264,8 @@ fn resident_bytes() -> usize {
     pages * rustix::param::page_size()
 }
 
-/// The clock of a source without watermarks is a second ahead, so older packets of the other source
-/// arrive after each packet of this source. Memory must not grow with the number of packets that
-/// are ahead. The test runs in a separate process, because other tests take memory.
+/// The clock of a source without watermarks is ahead. The test runs in a separate process, because
+/// other tests take memory.
 #[test]
 fn a_source_that_is_ahead_takes_no_memory_for_each_packet() {
     const ALONE: &str = "RETROSCOPE_TEST_ALONE";

@@ -1,5 +1,4 @@
 //! Dumps are compressed after they are complete on disk. Meanwhile other dumps are completed.
-//! Unless another process deletes or replaces a dump, one complete copy of the dump stays.
 
 use std::{
     collections::BTreeMap,
@@ -118,7 +117,6 @@ fn a_dump_is_finished_while_others_are_compressed() {
     }
 }
 
-/// If too many dumps wait for compression, further dumps stay plain, with a note.
 #[test]
 fn a_dump_behind_too_many_stays_plain() {
     let disk = FakeDisk::default();
@@ -138,7 +136,7 @@ fn a_dump_behind_too_many_stays_plain() {
     assert_eq!(ends(&disk), (1, 1000, 1001));
 }
 
-/// If a recording is aborted, dumps that are not compressed yet are complete plain dumps.
+/// The recording is aborted before dumps are compressed.
 #[test]
 fn what_is_not_compressed_at_the_end_is_complete() {
     let disk = FakeDisk::default();
@@ -229,8 +227,7 @@ fn a_dump_that_is_replaced_before_it_is_compressed_stays_plain_with_a_message() 
     }
 }
 
-/// The disk is full when the sidecar of a dump is written. The dump is not compressed, not even
-/// after its sidecar was written later.
+/// The disk is full when the sidecar of a dump is written. The sidecar is written later.
 #[test]
 fn a_dump_that_lacks_its_sidecar_is_not_compressed() {
     let disk = FakeDisk::default();
@@ -259,8 +256,7 @@ fn a_dump_that_lacks_its_sidecar_is_not_compressed() {
     assert_eq!((ends(&disk), copies.load(Ordering::SeqCst)), ((1, 0, 1), 0));
 }
 
-/// The disk is full during the compression, or when the new sidecar is written. The plain dump
-/// and its sidecar stay.
+/// The disk is full during the compression, or when the new sidecar is written.
 #[test]
 fn without_room_a_dump_stays_plain() {
     for full in [".zst.part", ".json.part"] {

@@ -15,8 +15,7 @@ use crate::{
     },
 };
 
-/// Runs `ask` in another thread, steps the analyzer until `ask` has returned, and returns its
-/// result.
+/// Runs `ask` in another thread, and steps the analyzer until `ask` has returned.
 pub(super) fn asked<T: Send>(rig: &mut Rig, ask: impl FnOnce(&RecorderHandle) -> T + Send) -> T {
     let handle = rig.handle.clone();
     scope(|scope| {
@@ -39,8 +38,7 @@ fn numbers(report: &DumpReport) -> Vec<u32> {
     packets(report).iter().map(|packet| packet.2).collect()
 }
 
-/// A change waits for a paused analyzer. Meanwhile, requests for the rules or for a status are
-/// answered at once.
+/// A change waits for a paused analyzer.
 #[test]
 fn the_rules_are_listed_while_a_change_waits() {
     let dir = tempfile::tempdir().unwrap();
@@ -134,8 +132,8 @@ fn a_condition_holds_for_a_change_that_is_still_to_be_made() {
     assert!(asked(&mut rig, |it| it.remove_rule("r", Condition::Exists)).unwrap());
 }
 
-/// A rule with `single` starts one dump, although several queues have hits at once, and is disabled
-/// then. Each time that a client enables the rule again, the rule starts one more dump.
+/// A rule with `single` starts one dump, although several queues have hits at once. When a client
+/// enables the rule again, the rule starts one more dump.
 #[test]
 fn a_single_rule_fires_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -205,8 +203,7 @@ fn a_single_rule_fires_once() {
     assert!(rig.handle.rule("once").unwrap().is_enabled);
 }
 
-/// From the answer on, a changed rule matches other packets. Its open dump goes on and ends as
-/// requested, hits are counted from 0, and the rule's request changes too.
+/// The open dump of a changed rule goes on and ends as requested.
 #[test]
 fn a_rule_is_changed_in_its_place() {
     let dir = tempfile::tempdir().unwrap();
@@ -241,7 +238,6 @@ fn a_rule_is_changed_in_its_place() {
     arrive(&mut rig, 8, 3);
     arrive(&mut rig, 8, 4);
     assert_eq!(rules(&rig)[1], ("udp port 8".to_owned(), Some(2)));
-    // An invalid change leaves the rule as it is.
     let wrong = asked(&mut rig, |it| it.set_rule("r", "udp prot 8", &short));
     assert!(matches!(wrong, Err(CommandError::Filter(_))), "{wrong:?}");
     // Only the request changes: a hit that requests another window gets a separate dump.
@@ -249,8 +245,7 @@ fn a_rule_is_changed_in_its_place() {
     assert_eq!(rules(&rig)[1], ("udp port 8".to_owned(), Some(2)));
     assert_eq!(rig.handle.rules()[1].request, one);
     arrive(&mut rig, 8, 5);
-    // A disabled rule stays disabled with another expression. A rule of the configuration can be
-    // changed, too.
+    // A disabled rule stays disabled with another expression.
     asked(&mut rig, |it| {
         it.enable_rule("r", (false, None), Condition::Any)
     })
@@ -336,8 +331,8 @@ fn added_rules_have_so_many_bytes() {
     add(&mut rig, "d", &long, &request).unwrap();
 }
 
-/// Until a change is applied, the analyzer uses the old rule, even among ten similar rules, and
-/// even if the client does not wait for the answer.
+/// Until a change is applied, the analyzer uses the old rule, even if the client does not wait for
+/// the answer.
 #[test]
 fn a_change_leaves_no_gap() {
     let dir = tempfile::tempdir().unwrap();
@@ -371,7 +366,6 @@ fn a_change_leaves_no_gap() {
 }
 
 /// A pin with given times keeps the packets with these stamps, whatever steps the clock made since.
-/// A query finds the same packets, and no more.
 #[test]
 fn a_pin_of_before_a_clock_step_keeps_its_packets() {
     for step_ns in [0, 3600 * S, -3600 * S] {
@@ -435,8 +429,7 @@ fn a_pin_of_before_a_clock_step_keeps_its_packets() {
     }
 }
 
-/// A pin with a lease ends by itself, and its client can prolong it. The renewed pin has the same
-/// reservation.
+/// The renewed pin has the same reservation.
 #[test]
 fn a_pin_with_a_lease_ends_unless_it_is_renewed() {
     let dir = tempfile::tempdir().unwrap();
@@ -493,8 +486,8 @@ fn a_pin_with_a_lease_ends_unless_it_is_renewed() {
     assert!(left(&rig).is_none() && ended(30 * S).is_empty());
 }
 
-/// The ring does not show packets that were lost before they reached the ring. The recorder adds
-/// these losses to a query's report, at their time, and says up to when losses are known.
+/// The recorder adds losses before the ring to a query's report, and says up to when losses are
+/// known.
 #[test]
 fn a_query_tells_what_was_lost_before_the_ring() {
     for (step_ns, counts_nothing) in [0, 3600 * S, -3600 * S]
@@ -569,8 +562,7 @@ fn a_query_tells_what_was_lost_before_the_ring() {
     }
 }
 
-/// A source without watermarks next to a source that loses packets: the losses are reported. For
-/// the future nothing is known.
+/// A source without watermarks next to a source that loses packets.
 #[test]
 fn a_query_tells_losses_beside_a_source_without_watermarks() {
     let dir = tempfile::tempdir().unwrap();
@@ -635,8 +627,7 @@ fn stamps_of_a_clock_of_its_own_are_kept_too() {
     }
 }
 
-/// More hits than the queue keeps one by one: hits after the one dump of `--single` are still
-/// counted.
+/// There are more hits than the queue keeps one by one.
 #[test]
 fn all_hits_of_a_storm_are_counted_behind_a_single_dump() {
     let dir = tempfile::tempdir().unwrap();
@@ -654,8 +645,8 @@ fn all_hits_of_a_storm_are_counted_behind_a_single_dump() {
     assert_eq!((hits.triggers, hits.suppressed.total()), (1, 2999));
 }
 
-/// A trigger without a packet may be a hit of a rule. It then has the rule's name, window and
-/// limits, and its key is separate from the keys of manual triggers.
+/// A trigger without a packet may be a hit of a rule. Its key is separate from the keys of manual
+/// triggers.
 #[test]
 fn a_trigger_may_be_a_hit_of_a_rule() {
     let dir = tempfile::tempdir().unwrap();

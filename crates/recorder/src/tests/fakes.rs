@@ -18,7 +18,6 @@ use retroscope_packet::LinkType;
 
 use crate::intake::inserter::live::LiveInserter;
 
-/// The real-time clock and the monotonic clock, both set by the test.
 #[derive(Debug, Default)]
 pub(crate) struct FakeClock {
     pub(crate) wall_ns: AtomicI64,
@@ -79,7 +78,6 @@ impl Clock for FakeClock {
     }
 }
 
-/// The state of a queue, controlled by a test.
 #[derive(Debug, Default)]
 pub(crate) struct Feed {
     pub(crate) frames: VecDeque<(i64, Vec<u8>)>,

@@ -33,7 +33,6 @@ fn directory(disk: &FakeDisk, name: &str) -> Directory {
         .with_digests(DigestTime::here())
 }
 
-/// The sidecar of a dump.
 fn sidecar(disk: &FakeDisk, stem: &str) -> Value {
     let path = PathBuf::from(format!("dumps/{stem}.json"));
     serde_json::from_slice(&disk.read(&path).unwrap()).unwrap()
@@ -108,10 +107,9 @@ fn digests_are_those_of_the_files_whenever_they_are_computed() {
     }
 }
 
-/// The sidecar of a manual dump has no trigger packet. A trigger packet that its dump does not
-/// select has no summary. If digests are computed, they are right whether or not the dump ends with
-/// the verdict text that the recorder expected. The verdict texts of the first two dumps differ
-/// from the expected text, because the start of the recording clips their windows.
+/// A trigger packet that its dump does not select has no summary. The verdict texts of the first
+/// two dumps differ from the text that the recorder expected, because the start of the recording
+/// clips their windows.
 fn what_is_not_known_is_not_told(digests: DigestTime, block_bytes: usize, zstd: Option<ZstdLevel>) {
     let disk = FakeDisk::default();
     let plan = RigConfig {
@@ -157,8 +155,7 @@ fn what_is_not_known_is_not_told(digests: DigestTime, block_bytes: usize, zstd: 
     assert_eq!(assert_listed(&disk, &whole), 1);
 }
 
-/// A name template that gives all dumps the same name: each dump gets a different name, and
-/// existing files stay.
+/// A name template that gives all dumps the same name.
 #[test]
 fn nothing_is_overwritten_by_a_name_that_is_not_unique() {
     let disk = FakeDisk::default();
@@ -236,8 +233,7 @@ fn a_free_name_is_soon_found_beside_compressed_captures() {
     assert!(looks < 500, "{looks}");
 }
 
-/// An earlier recorder was killed while it wrote a sidecar, and left a partial file. The next dump
-/// of this name still gets its sidecar.
+/// An earlier recorder was killed while it wrote a sidecar, and left a partial file.
 #[test]
 fn a_sidecar_that_was_left_unfinished_is_in_nobodys_way() {
     let disk = FakeDisk::default();
@@ -254,10 +250,8 @@ fn a_sidecar_that_was_left_unfinished_is_in_nobodys_way() {
     assert!(!disk.exists(Path::new("dumps/dump.json.part")));
 }
 
-/// If the disk has no room for the sidecars of dumps, complete or failed, one message for each dump
-/// reports that. When there is room, the recorder writes the sidecars, again with one message for
-/// each. A deleted dump gets no sidecar. A sidecar that can never be written does not block other
-/// sidecars.
+/// The disk has no room for the sidecars of dumps. When there is room, the recorder writes the
+/// sidecars. A sidecar that can never be written does not block other sidecars.
 #[test]
 fn sidecars_without_room_come_later() {
     let disk = FakeDisk::default();

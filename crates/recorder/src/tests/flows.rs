@@ -103,7 +103,7 @@ fn files_give_the_same_flows_in_every_run() {
     }
 }
 
-/// No thread takes the flows of a file: the recording still ends, and flows are counted.
+/// No thread takes the flows of a file.
 #[test]
 fn a_file_does_not_wait_for_who_is_gone() {
     let dir = tempfile::tempdir().unwrap();
@@ -141,8 +141,7 @@ fn plan(analyzers: Analyzers, queues: usize) -> RigConfig<'static> {
     }
 }
 
-/// Live: flows end even on a silent link, whichever threads count, and even while triggers are
-/// disarmed.
+/// Flows end also while triggers are disarmed.
 #[test]
 fn a_silent_link_ends_flows() {
     for (analyzers, queues) in [(Analyzers::Auto, 1), (threads(1), 1), (threads(2), 2)] {
@@ -179,8 +178,7 @@ fn a_silent_link_ends_flows() {
     }
 }
 
-/// Live: shards do not wait for a receiver that takes nothing. Flows that were not reported are
-/// counted.
+/// Flows that were not reported to a slow receiver are counted.
 #[test]
 fn a_slow_receiver_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -316,8 +314,7 @@ fn divided_flows_have_stamps_where_a_clock_is_set() {
     assert_eq!(told.collect::<BTreeMap<_, _>>(), stamps);
 }
 
-/// A window of 40 s has the volumes of all shards, and becomes empty on a silent link. A receiver
-/// that takes nothing for 30 s delays no shard, and gets all volumes later.
+/// A receiver that takes nothing for 30 s delays no shard, and gets all volumes later.
 #[test]
 fn a_window_is_that_of_all_shards_and_moves_on_a_silent_link() {
     for (analyzers, queues) in [(Analyzers::Auto, 1), (threads(1), 1), (threads(2), 2)] {

@@ -52,7 +52,7 @@ fn answers_are_what_lists_say() {
         let mut sorted = past.all.clone();
         sorted.sort_by_key(|it| it.time_ns); // stable
         let mut dumps = Vec::new();
-        // Of each dump that was not deleted: packets, expression, and ranges that it surely covers.
+        // The packets, the expression and the sure ranges of each dump that was not deleted.
         let mut has = Vec::new();
         for number in 0..random.usize(..8) {
             let from_ns = random.i64(1500..25_000);
