@@ -157,8 +157,8 @@ pub(crate) fn choose(
         },
         Analyzers::Threads(threads) if threads.get() == 1 => one,
         Analyzers::Threads(_) if least == Some(Partition::Undeclared) => only_one(script),
-        // Dividing by address pairs keeps together the packets of a pair that arrive at several
-        // queues, and serves more threads than queues.
+        // Dividing the queues costs nothing. Address pairs can be divided among more threads than
+        // queues.
         Analyzers::Threads(threads) if threads.get() <= it.producers && why_not.is_none() => {
             readers(AnalysisPlacement::Readers, threads.get())
         }

@@ -29,7 +29,7 @@ pub struct ManualTrigger {
     /// The trigger's request.
     pub request: TriggerRequest,
     /// Name of a rule: the trigger is a hit of this rule, with the window and limits of `request`.
-    /// Such triggers have separate keys. `None`: no rule.
+    /// Triggers with a rule have separate keys. `None`: no rule.
     pub rule: Option<String>,
     /// Ring-wide number of the interface that replaces `$iface` in the request's expression.
     /// Ignored if `flow` is given.

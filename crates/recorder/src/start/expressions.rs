@@ -1,4 +1,4 @@
-//! The user's expressions, checked before anything starts.
+//! Checks of the user's expressions.
 
 use std::{fmt, sync::Arc};
 

@@ -124,7 +124,7 @@ pub struct RecorderHandle {
     pub(crate) post: Option<PostCounter>,
 }
 
-/// A time range in a client's request. Stamps, ns since the epoch.
+/// A requested time range. `from_ns` and `to_ns` are ns since the epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestedRange {
     /// Start; `None`: `last_ns` sets the start.

@@ -122,7 +122,7 @@ impl Recorder {
     /// can give up privileges there. An error of `opened_all` ends the start.
     ///
     /// # Errors
-    /// [`StartError`]; nothing runs then, unless a thread could not be started.
+    /// [`StartError`].
     pub fn start(
         config: &Config,
         sources: &Sources<'_>,
