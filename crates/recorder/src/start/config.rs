@@ -201,7 +201,8 @@ pub enum Analyzers {
     /// In the thread that stores the packets, even if that leads to losses. From files as
     /// [`Self::Auto`].
     Inline,
-    /// In at most this number of other threads.
+    /// In at most this number of other threads; from files, the thread that stores packets may
+    /// help.
     Threads(NonZero<usize>),
 }
 
