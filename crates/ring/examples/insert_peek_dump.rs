@@ -2,11 +2,10 @@
 //!
 //! `cargo run -p retroscope-ring --example insert_peek_dump DUMP.pcap [RING_FILE]`
 //!
-//! One thread inserts a million UDP packets, one per microsecond of packet time. The ring is too
-//! small for all packets, so it overwrites the oldest packets. The main thread peeks at every
-//! packet. A packet to port 9 is the trigger: the main thread reserves the time range around the
-//! packet. After this range it dumps the packets of the range as a capture file. With `RING_FILE`
-//! the ring is in a file, which stays for the readers in C and Python (`readers/`).
+//! One thread inserts a million UDP packets, 1 µs of packet time apart, into a ring that is too
+//! small for all of them. The main thread reserves the time range around the first packet to port
+//! 9, and later writes its packets to a capture file. With `RING_FILE` the ring is in a file, which
+//! stays for the readers in C and Python (`readers/`).
 #![expect(clippy::print_stdout, reason = "reports what was dumped")]
 
 use std::{
@@ -22,11 +21,10 @@ use retroscope_ring::{
     Backing, GroupKind, InterfaceEntry, Packet, Producer, Reader, Record, Ring, RingConfig,
 };
 
-/// Inserted packets.
 const PACKETS: u64 = 1_000_000;
-/// Number of the packet that starts the dump.
+/// Number of the trigger packet.
 const TRIGGER: u64 = 900_000;
-/// Destination port of the packet that triggers the dump (discard, RFC 863).
+/// Destination port of the trigger packet (discard, RFC 863).
 const TRIGGER_PORT: u16 = 9;
 /// Packet time of packet 0, ns since the UNIX epoch.
 const START_NS: i64 = 1_700_000_000_000_000_000;
@@ -38,14 +36,10 @@ const AFTER_NS: i64 = 50_000_000;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// The result of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// Packets that the main thread saw.
     pub(crate) peeked: u64,
-    /// Packets that the ring overwrote.
     pub(crate) overwritten: u64,
-    /// Packets in the dump.
     pub(crate) dumped: u64,
 }
 
@@ -81,8 +75,7 @@ pub(crate) fn run(dump: &Path, backing: Backing) -> Result<Outcome, Failure> {
         time_domain: 0,
         clock: 0,
     })?;
-    // The inserter waits before it overwrites a bucket that this reader has not read. A reader of
-    // kind `Lapped` never delays the inserter, and learns how many packets it missed.
+    // `Gating`: the inserter waits rather than overwrite a bucket that this reader has not read.
     let reader = ring.group(GroupKind::Gating)?;
     let producer = ring.producer()?;
     let mut outcome = thread::scope(|scope| {
@@ -122,7 +115,6 @@ fn frame(number: u64, port: u16) -> [u8; 60] {
     frame
 }
 
-/// Peeks once at every packet, and dumps the window of the first trigger.
 fn peek(ring: &Ring, mut reader: Reader, dump: &Path) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::default();
     let mut window = None;
@@ -137,8 +129,7 @@ fn peek(ring: &Ring, mut reader: Reader, dump: &Path) -> Result<Outcome, Failure
             last_ns = packet.time_ns;
             if is_trigger(&packet) && window.is_none() {
                 let (from_ns, to_ns) = (packet.time_ns - BEFORE_NS, packet.time_ns + AFTER_NS);
-                // From now on the ring overwrites other buckets than those with packets of this
-                // window. If no other bucket can be overwritten, the reservation falls.
+                // If the ring can overwrite no other bucket, it overwrites reserved buckets too.
                 window = Some((ring.reserve(from_ns, to_ns), from_ns, to_ns));
             }
         }
@@ -156,7 +147,7 @@ fn is_trigger(packet: &Packet<'_>) -> bool {
     packet.data.get(36..38) == Some(&TRIGGER_PORT.to_be_bytes())
 }
 
-/// Writes the packets of a window. Returns their number.
+/// Returns the number of packets written.
 fn write_window(
     ring: &Ring,
     reservation: &retroscope_ring::Reservation,

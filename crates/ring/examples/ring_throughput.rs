@@ -12,8 +12,7 @@ use std::{
 
 use retroscope_ring::{GroupKind, Mode, Producer, Reader, Record, Ring, RingConfig};
 
-/// Maximum number of records stored in one call, as an inserter stores the packets that its source
-/// lends. `store_burst` publishes by itself after about each 128 KiB.
+/// Maximum number of records in one call of `store_burst`.
 const BURST: usize = 64;
 /// Approximate number of bytes stored for each length, descriptors included.
 const BYTES: u64 = 4 << 30;
@@ -67,7 +66,7 @@ fn store(mut producer: Producer, length: usize, count: u64) -> Result<(), Failur
     Ok(())
 }
 
-/// Returns the sum of the stamps of `count` records. The stamp of a record is its number.
+/// Returns the sum of the stamps, which are the numbers of the records.
 fn read(mut reader: Reader, count: u64) -> Result<u64, Failure> {
     let (mut read, mut sum) = (0, 0);
     while read < count {

@@ -1,13 +1,10 @@
 //! A store-load fence that costs only the side that rarely runs: membarrier(2).
 //!
 //! If two threads each store one word and then load the other's word (Dekker), each thread needs a
-//! full fence between its store and its load. On the path of a publication this fence would wait
-//! until the store buffer is empty, including the line of the bucket's header that a reader's core
-//! may have. Here the frequent side has [`Barrier::light`], which only prevents reordering by the
-//! compiler. The rare side has [`Barrier::heavy`], which makes the kernel run a full fence on every
-//! processor that runs a thread of this process. A thread that does not run passed a full fence
-//! when the kernel switched to another thread. The two sides therefore behave as a pair of
-//! sequentially consistent fences:
+//! full fence between its store and its load. Here the frequent side has [`Barrier::light`], which
+//! only prevents reordering by the compiler. The rare side has [`Barrier::heavy`], which makes the
+//! kernel run a full fence on every processor that runs a thread of this process. The two sides
+//! behave as a pair of sequentially consistent fences:
 //!
 //! - if the light side loads before its processor passes the kernel's fence, its earlier store is
 //!   visible after that fence;
@@ -19,7 +16,7 @@
 
 use crate::sync::{Ordering, fence};
 
-/// The fences that the two sides use. The ring chooses them before the first fence.
+/// The fences that the two sides use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Barrier {
     /// The light side prevents reordering by the compiler; the heavy side calls membarrier(2).
@@ -54,8 +51,8 @@ impl Barrier {
         self == Self::Symmetric || everywhere()
     }
 
-    /// Whether [`Self::heavy`] is a fence for other threads, too. Always `true` under loom, where
-    /// non-temporal stores are regular stores and need no such fence.
+    /// Whether [`Self::heavy`] is a fence for other threads, too. Always `true` under loom:
+    /// non-temporal stores are regular stores there.
     pub(crate) fn reaches_others(self) -> bool {
         self == Self::Asymmetric || cfg!(loom)
     }
@@ -79,8 +76,7 @@ fn everywhere() -> bool {
     membarrier(MembarrierCommand::PrivateExpedited).is_ok()
 }
 
-// Loom does not know fences on other processors: the models run the symmetric pair, which promises
-// the same.
+// Loom knows no fences on other processors, so the models use the symmetric pair.
 #[cfg(loom)]
 fn register() -> bool {
     false
@@ -107,7 +103,7 @@ mod tests {
     use super::*;
 
     /// Two threads, in lockstep, store their own word and then load the other's word. Counts the
-    /// rounds in which neither thread saw the other's store, which fences forbid.
+    /// rounds in which neither thread saw the other's store.
     fn neither_saw(light: impl Fn() + Sync, heavy: impl Fn() + Sync, rounds: u64) -> u64 {
         let words = [AtomicU64::new(0), AtomicU64::new(0)];
         let saw = [AtomicBool::new(false), AtomicBool::new(false)];

@@ -8,7 +8,7 @@ use crate::outer::BucketSlot;
 pub(crate) struct ClosedBuckets(Vec<u32>);
 
 impl ClosedBuckets {
-    /// An empty heap with room for `buckets`: it never allocates for as many.
+    /// An empty heap with room for this number of buckets.
     pub(crate) fn new(buckets: usize) -> Self {
         Self(Vec::with_capacity(buckets))
     }
@@ -34,7 +34,6 @@ impl ClosedBuckets {
         }
     }
 
-    /// Moves a bucket up until the bucket above closed before.
     fn rise(&mut self, mut place: usize, slots: &mut [BucketSlot]) {
         while place > 0 && self.closing(place, slots) < self.closing((place - 1) / 2, slots) {
             let above = (place - 1) / 2;
@@ -43,7 +42,6 @@ impl ClosedBuckets {
         }
     }
 
-    /// Moves a bucket down until the buckets below closed after.
     fn sink(&mut self, mut place: usize, slots: &mut [BucketSlot]) {
         let below = |place: usize, heap: &Self, slots: &[BucketSlot]| {
             let below = (2 * place + 1..heap.0.len()).take(2);

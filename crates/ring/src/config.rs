@@ -10,16 +10,14 @@ use crate::{
 
 /// The default bytes of a bucket: one huge page.
 const BUCKET_BYTES: usize = 2 << 20;
-/// The chosen bucket size if buckets of 2 MiB would be too few for the producers and readers. All
-/// other chosen sizes are multiples of 2 MiB.
+/// The chosen bucket size if buckets of 2 MiB would be too few for the producers and readers.
 const BUCKET_BYTES_SMALL: usize = 1 << 20;
-/// If a ring would have more buckets than this, the ring chooses larger buckets, so that a walk
-/// over all buckets stays short. The ring still has more if buckets reach 256 MiB, if it has many
-/// producers and readers, or if the configuration gives the bucket size.
+/// Above this number of buckets the ring chooses larger buckets if it can, so that a walk over all
+/// buckets stays short.
 const BUCKETS_MAX_CHOSEN: u64 = 4096;
 /// A link has 16 bits for the number of a bucket plus 1; the value 0 means no bucket.
 pub(crate) const BUCKETS_MAX: usize = 65_535;
-/// Explicit bucket sizes are a multiple of this. Under loom memory is a few cells on the heap.
+/// Explicit bucket sizes are multiples of this, bytes.
 pub(crate) const BUCKET_BYTES_MULTIPLE: usize = if cfg!(loom) { DESCRIPTOR_BYTES } else { 4096 };
 /// Offsets in a bucket have 28 bits (`storage/descriptor.rs`).
 pub(crate) const BUCKET_BYTES_MAX: usize = 256 << 20;
@@ -27,20 +25,16 @@ pub(crate) const BUCKET_BYTES_MAX: usize = 256 << 20;
 pub(crate) const BUCKET_BYTES_MIN: usize =
     (CAPTURED_BYTES_MAX + EXTENSION_BYTES + DESCRIPTOR_BYTES)
         .next_multiple_of(BUCKET_BYTES_MULTIPLE);
-/// Minimum number of buckets for each producer and each reader: one being written, one being read,
-/// one being handed over, one of history.
+/// Minimum number of buckets for each producer and each reader.
 pub(crate) const BUCKETS_PER_PARTY: usize = if cfg!(loom) { 1 } else { 4 };
 
-/// The configuration of a ring. The number and the size of the buckets are fixed when the ring is
-/// made.
+/// The configuration of a ring.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingConfig {
-    /// Bytes of all buckets, rounded down to whole buckets. The mapping is a little larger
-    /// (headers, at least 2 MiB).
+    /// Bytes of all buckets, rounded down to whole buckets. The mapping is larger by the headers.
     pub bytes: u64,
-    /// Bytes of a bucket. `None`: the ring chooses 2 MiB, or 1 MiB if 2 MiB gives too few buckets.
-    /// A ring that would have over 4096 buckets chooses a larger multiple of 2 MiB, if this leaves
-    /// enough buckets. With sizes that are not multiples of 2 MiB, buckets share huge pages.
+    /// Bytes of a bucket. `None`: the ring chooses a multiple of 2 MiB, or 1 MiB if 2 MiB gives too
+    /// few buckets.
     pub bucket_bytes: Option<usize>,
     /// Producers that may be opened over the life of the ring, at least 1.
     pub producers: usize,
@@ -51,9 +45,8 @@ pub struct RingConfig {
     pub releasing_readers: usize,
     /// Behavior of a writer when no bucket may be overwritten at once. Can be changed later.
     pub mode: Mode,
-    /// Backs all memory with pages before the first store, as a live recorder needs: the first
-    /// access to a page costs microseconds. If `false`, a ring of anonymous memory uses only the
-    /// pages that were touched; a memfd or a file reserves its space in both cases.
+    /// Backs all memory with pages before the first store, because the first access to a page costs
+    /// microseconds. A memfd or a file reserves its space in any case.
     pub prefault: bool,
     /// How much the ring remembers of overwritten buckets.
     pub eviction_detail: EvictionDetail,
@@ -61,16 +54,14 @@ pub struct RingConfig {
     pub backing: Backing,
     /// The preferred NUMA node, `0..1024`. [`Ring::numa`](crate::Ring::numa) returns the result.
     pub numa_node: Option<u32>,
-    /// Time of creation for the header: ns since the UNIX epoch, 0 for unknown. The ring does not
-    /// read this clock.
+    /// Time of creation for the header: ns since the UNIX epoch, 0 for unknown.
     pub created_ns: i64,
     /// Time of creation on the monotonic clock (`CLOCK_MONOTONIC`), ns; 0 for unknown.
     pub created_mono_ns: i64,
 }
 
 impl RingConfig {
-    /// A ring of anonymous memory, in [`Mode::Record`] with [`EvictionDetail::Bounds`] and a
-    /// bucket size that the ring chooses.
+    /// A ring of anonymous memory in [`Mode::Record`].
     #[must_use]
     pub fn new(bytes: u64, producers: usize, readers: usize) -> Self {
         Self {
@@ -112,7 +103,6 @@ impl RingConfig {
         Ok((geometry.buckets, geometry.bucket_bytes))
     }
 
-    /// Divides the bytes into buckets.
     pub(crate) fn geometry(&self) -> Result<Geometry, RingError> {
         if self.producers == 0 {
             return Err(RingError::Producers { max: 0 });
@@ -143,8 +133,7 @@ impl RingConfig {
     }
 }
 
-/// The kind of memory that the region uses. It decides which other processes can see the region.
-/// The region is excluded from core dumps.
+/// The memory of the region, which decides what other processes can see the region.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Backing {
     /// Memory of this process alone.
@@ -152,30 +141,28 @@ pub enum Backing {
     Anonymous,
     /// An unnamed file (memfd_create(2)) with mode 0600, sealed against shrinking and growing.
     /// Another process of the same user can usually open the file as `/proc/PID/fd/N`
-    /// ([`Ring::path`](crate::Ring::path)). The file ends with its last user.
+    /// ([`Ring::path`](crate::Ring::path)).
     ///
     /// # Minimum kernel version
     /// Linux 3.17.
     Memfd,
-    /// A file that stays when the process ends, however it ends. On tmpfs or hugetlbfs it is fast;
-    /// on a disk the page cache must keep up. The ring creates the file with mode 0600 and locks it
-    /// (flock(2)) while the ring lives. It replaces an older ring file of the same user if nobody
-    /// has locked that file and the ring fits. It refuses anything else, symbolic links included.
+    /// A file that stays when the process ends. The ring creates the file with mode 0600 and locks
+    /// it (flock(2)) while the ring lives. It may replace an older, unlocked ring file of the same
+    /// user, but nothing else.
     File(PathBuf),
 }
 
 /// Behavior of a writer when no bucket is free and no bucket may be overwritten at once.
 ///
-/// Every mode respects holds and gating groups. The modes differ in their treatment of
-/// reservations, and in whether the writer waits. In table 6.1 of the QQ thesis an enqueue on a
-/// full queue succeeds only above the queue's priority. `Record` is a writer above that priority.
-/// `Wait` is a writer at that priority, which blocks. `Protect` is a writer at that priority that
-/// cannot block and counts its losses instead.
+/// Every mode respects holds and gating groups. In table 6.1 of the QQ thesis an enqueue on a full
+/// queue succeeds only above the queue's priority. `Record` is a writer above that priority. `Wait`
+/// is a writer at that priority, which blocks. `Protect` is a writer at that priority that cannot
+/// block and counts its losses instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {
-    /// The default of live recording: if no other bucket can be overwritten, reservations fall.
-    /// Reservations that [yield](crate::Reservation::set_yielding) fall first.
+    /// If no other bucket can be overwritten, reservations fall, first those that
+    /// [yield](crate::Reservation::set_yielding).
     Record = 0,
     /// Reservations never fall: the store fails with [`StoreError::Full`](crate::StoreError::Full).
     Protect = 1,
@@ -196,8 +183,7 @@ impl Mode {
 /// How much the eviction log remembers of the ring times in overwritten buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvictionDetail {
-    /// The smallest and the largest time of each of the last 8192 overwritten buckets, in memory
-    /// allocated at the start.
+    /// The smallest and the largest time of each of the last 8192 overwritten buckets.
     Bounds,
     /// All times, at the cost of a walk over the descriptors of each overwritten bucket. Beyond the
     /// budget the oldest buckets keep only their smallest and largest time. If that is not enough,
@@ -208,13 +194,12 @@ pub enum EvictionDetail {
     },
 }
 
-/// The division of the region. Values are in range by construction.
+/// The division of the region into buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
     /// Number of buckets, `1..=65_535`.
     pub(crate) buckets: usize,
-    /// Bytes of a bucket: a multiple of 16, at most 256 MiB. In a ring of this process a record of
-    /// maximum length fits.
+    /// Bytes of a bucket: a multiple of 16, at most 256 MiB.
     pub(crate) bucket_bytes: usize,
     /// Number of producers, at least 1.
     pub(crate) producers: usize,

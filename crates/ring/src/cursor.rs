@@ -12,10 +12,10 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct ProducerCursor {
     pub(crate) producer: usize,
-    /// The bucket that contains `position`, or that ends at `position`. `None`: a later call of
-    /// [`Self::advance`] searches for the bucket.
+    /// The bucket that contains `position` or ends there. `None`: [`Self::advance`] searches for
+    /// the bucket.
     pub(crate) hold: Option<Hold>,
-    /// The bucket whose hold [`Self::release`] gave up last. `None` after the next search.
+    /// The bucket whose hold [`Self::release`] gave up last.
     released: Option<BucketRef>,
     /// Number of the first record not handed out.
     pub(crate) position: u64,
@@ -38,9 +38,8 @@ impl ProducerCursor {
         }
     }
 
-    /// Searches this bucket and the following buckets for records. Returns the number after the
-    /// last readable record of the first bucket with records, which the cursor then holds. `None`:
-    /// no record can be read now. Adds the losses to `lapped`.
+    /// Moves to the first bucket with unread records. Returns the number after its last readable
+    /// record. `None`: no record can be read now. Adds losses to `lapped`.
     pub(crate) fn advance(
         &mut self,
         ring: &RingInner,
@@ -60,9 +59,7 @@ impl ProducerCursor {
                 }
                 *lapped += self.find_bucket(ring, group);
                 // `None`: the producer has no bucket left, or the bucket already has the maximum
-                // number of holds. A later call may get a hold. In the second case `Reader::wait`
-                // sleeps for one nap at most (`parker.rs`), and the reader polls until it has a
-                // hold.
+                // number of holds. A later call tries again.
                 self.hold.as_ref()?;
                 continue;
             };
@@ -79,7 +76,7 @@ impl ProducerCursor {
         }
     }
 
-    /// Moves to a record. Keeps its hold if the record may be in the same bucket.
+    /// Moves to a record. Keeps the hold if the bucket may contain the record.
     pub(crate) fn go_to(&mut self, position: u64) {
         self.position = position;
         self.hold = self.hold.take().filter(|hold| may_contain(hold, position));
@@ -98,8 +95,7 @@ impl ProducerCursor {
         let Some(closed) = self.hold.take() else {
             return;
         };
-        // The next bucket is held before this bucket is released, and was opened before this bucket
-        // was closed.
+        // The next bucket is held before this bucket is released.
         let next = closed.next();
         self.hold = next.and_then(|next| Hold::new(&ring.storage, next));
         if let Some(next) = &self.hold {
@@ -116,7 +112,7 @@ impl ProducerCursor {
     }
 
     /// Finds the oldest bucket with records from the position on, and returns the losses before
-    /// that bucket. Called if the cursor has no bucket and the producer has later records.
+    /// that bucket.
     fn find_bucket(&mut self, ring: &RingInner, group: &Group) -> Lapped {
         let outer = lock(&ring.outer);
         let oldest = outer.oldest_bucket(self.producer, self.position);

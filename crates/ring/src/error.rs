@@ -1,5 +1,4 @@
-//! The errors of the ring. The comment of each variant of [`RingError`] begins with the cause: the
-//! user, the environment, the input, or misuse by the caller.
+//! The errors of the ring.
 
 use std::{io, path::PathBuf};
 
@@ -8,7 +7,7 @@ use crate::{
     storage::INTERFACES_MAX,
 };
 
-/// Why a ring could not be made, or refused a role or an interface. The text is for the user.
+/// Why a ring could not be made, or refused a role or an interface.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingError {
@@ -37,7 +36,7 @@ pub enum RingError {
         /// Bucket size in the configuration.
         bucket_bytes: usize,
     },
-    /// User or misuse: the sizes of ring and bucket give more buckets than bucket numbers.
+    /// User or misuse: more than 65,535 buckets.
     #[error("{buckets} buckets are too many: at most {BUCKETS_MAX}, so choose larger buckets")]
     TooManyBuckets {
         /// Buckets that would result.
@@ -71,7 +70,7 @@ pub enum RingError {
         #[source]
         error: io::Error,
     },
-    /// User: a recorder has locked or just replaced the file, or a process kept a lock for 1 s.
+    /// User: the file is locked, or was just replaced.
     #[error(
         "{} is locked by a running recorder or by a stopped reader of its ring: end this process, or choose another file",
         .0.display()
@@ -104,11 +103,10 @@ pub enum RingError {
     },
 }
 
-/// Why a record was not stored. No part of the record was stored; the caller counts it as lost.
+/// Why no part of a record was stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// No bucket is available now: all buckets are being written or read, or in protect mode are
-    /// reserved or not yet passed by a gating group.
+    /// No bucket is free or may be overwritten now.
     #[error("no bucket is free")]
     Full,
     /// The ring was closed, and the writer would have to wait for a bucket.

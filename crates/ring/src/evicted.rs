@@ -24,7 +24,7 @@ pub struct EvictedBucket {
     pub(crate) closing: u64,
     /// Whether a reservation wanted the bucket.
     pub(crate) is_needed: bool,
-    /// Ring times of all records. If empty, a count of a part of the bucket is an upper bound.
+    /// Ring times of all records, or empty.
     pub(crate) times_ns: Vec<i64>,
 }
 
@@ -37,7 +37,7 @@ pub struct EvictedCount {
     pub exact: bool,
 }
 
-/// The overwritten packets of an interval of packet time.
+/// The overwritten packets of an interval of ring time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Evicted {
@@ -49,13 +49,12 @@ pub struct Evicted {
     pub first_ns: Option<i64>,
     /// Largest known ring time of the overwritten packets, or an upper bound, ns.
     pub last_ns: Option<i64>,
-    /// The log forgot buckets with ring times up to this time, ns. Packets of the interval up to
-    /// this time may be missing from the counts. `None`: the log forgot nothing of the interval.
+    /// Packets of the interval up to this ring time, ns, may be missing from the counts. `None`:
+    /// the log forgot nothing of the interval.
     pub unknown_before_ns: Option<i64>,
 }
 
 impl Evicted {
-    /// Nothing was overwritten.
     pub(crate) const NONE: Self = Self {
         packets: 0,
         exact: true,
@@ -66,8 +65,7 @@ impl Evicted {
 }
 
 impl EvictedBucket {
-    /// Counts the packets in `from_ns..=to_ns`, without the first `skip_first` records, which a
-    /// dump has already read from the open bucket.
+    /// Counts the packets in `from_ns..=to_ns`, without the first `skip_first` records.
     #[must_use]
     pub fn count_in(&self, from_ns: i64, to_ns: i64, skip_first: u32) -> EvictedCount {
         let known = |packets| EvictedCount {

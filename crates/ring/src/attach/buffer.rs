@@ -10,13 +10,11 @@ use crate::{
     },
 };
 
-/// Maximum memory, in bytes, for the list of a bucket's records. A full bucket of 256 MiB, as in a
-/// ring of 1 TiB, fits unless its records capture fewer than 12 bytes each. A damaged file may
-/// claim more records. The payload of a bucket needs at most the size of the bucket.
+/// Maximum memory for the list of a bucket's records, bytes. A damaged file may claim more records
+/// than fit.
 const COPY_BYTES_MAX: usize = 512 << 20;
 
-/// Contains the records of one bucket at a time. Reuse it for the next bucket: it grows to the
-/// largest bucket and then allocates nothing more.
+/// A copy of the records of one bucket. Reuse the buffer for the next bucket to save allocations.
 #[derive(Debug, Default)]
 pub struct Buffer {
     bucket: Option<BucketRef>,
@@ -32,11 +30,11 @@ struct Copied {
     data: Range<usize>,
 }
 
-/// A bucket that can be copied. Both methods return the current bytes unchecked.
+/// The bytes of a bucket, unchecked. They may change between calls.
 pub(super) trait CopySource {
     /// The two words of a descriptor.
     fn descriptor(&self, index: usize) -> [u64; 2];
-    /// Copies bytes from an offset in the bucket on. The caller stays inside the bucket.
+    /// Fills `out` from this offset in the bucket. The range must be inside the bucket.
     fn payload(&self, offset: usize, out: &mut [u8]);
 }
 
@@ -85,9 +83,9 @@ impl Buffer {
         self.bucket = Some(bucket);
     }
 
-    /// Copies the records of `range`. If the source changes meanwhile, the contents are undefined
-    /// and an error means nothing; the caller detects this and clears the buffer. After `Ok`, every
-    /// record's range is inside the copy, whatever was read.
+    /// Copies the records of `range`. If the source changes meanwhile, the result is meaningless;
+    /// the caller must detect this and clear the buffer. After `Ok`, every record's range is inside
+    /// the copy.
     pub(super) fn fill(
         &mut self,
         source: &impl CopySource,
@@ -143,8 +141,7 @@ impl Buffer {
 }
 
 impl Copied {
-    /// Reads one descriptor, and its extension if it has one. The payload must begin at `begin`
-    /// and end at `room` or before. `Err`: the fault.
+    /// Reads a record, which must begin at `begin` and end at `room` or before. `Err`: the fault.
     fn read(
         source: &impl CopySource,
         index: usize,
@@ -201,7 +198,6 @@ mod tests {
         generation: 1,
     };
 
-    /// A bucket in memory.
     struct Bytes(Vec<u8>);
 
     impl CopySource for Bytes {
@@ -274,8 +270,7 @@ mod tests {
         let mut bytes = Bytes(vec![0; 256]);
         bytes.put(0, 1, &Record::whole(1000, 0, b"12345"));
         assert!(damaged(&bytes, 1).contains("the one before"));
-        // The payload is one byte too long: its last byte overwrites a byte of the descriptor's
-        // time.
+        // The payload is one byte too long.
         let long = [7; 241];
         bytes.put(0, 0, &Record::whole(1000, 0, &long));
         assert!(damaged(&bytes, 1).contains("outside"));
@@ -290,8 +285,8 @@ mod tests {
         assert!(damaged(&bytes, 1).contains("longer"));
     }
 
-    /// A sparse file costs its owner nothing, and may claim millions of empty records. A bucket
-    /// with too many records must be refused before memory is allocated.
+    /// A sparse file may claim millions of empty records: no memory may be allocated for their
+    /// list.
     #[test]
     fn what_is_too_large_is_not_copied() {
         struct Zeros;
@@ -322,7 +317,7 @@ mod tests {
         let mut taken = 0;
         for _ in 0..20_000 {
             let mut bytes = Bytes((0..256).map(|_| random.u8(..)).collect());
-            // Small numbers in the descriptors, so that some descriptors make sense.
+            // Small lengths, so that some buckets are valid.
             let mut start = 0;
             for index in 0..4 {
                 let length = random.u8(..64);

@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use crate::{BucketRef, storage::layout::VERSION};
 
-/// Why a file is not a readable ring. The text is one sentence for the user.
+/// Why a file is not a readable ring.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
@@ -19,7 +19,7 @@ pub enum AttachError {
         #[source]
         error: io::Error,
     },
-    /// Input: a directory, a pipe, a device.
+    /// Input: not a regular file.
     #[error("{} is not a regular file, so it holds no ring", .0.display())]
     NotAFile(PathBuf),
     /// Input: the file does not start with the magic of a ring.
@@ -28,7 +28,7 @@ pub enum AttachError {
     /// Input: written by a machine of the other byte order.
     #[error("the ring {} was written with the other byte order: read it on such a machine", .0.display())]
     ByteOrder(PathBuf),
-    /// Input: written by a version of the program with another layout.
+    /// Input: another version of the layout.
     #[error(
         "the ring {} has layout {found}, this program reads layout {VERSION}: use the program that wrote it",
         path.display()
@@ -39,7 +39,7 @@ pub enum AttachError {
         /// The layout version in the file.
         found: u64,
     },
-    /// Environment: the recorder is still filling the memory, or was killed meanwhile.
+    /// Environment: the recorder has not finished making the ring.
     #[error("the ring {} was not ready yet: its recorder is starting, or was stopped while it did", .0.display())]
     NotReady(PathBuf),
     /// Input: the file is shorter than its header says, or than a header.
@@ -64,20 +64,19 @@ pub enum AttachError {
     },
 }
 
-/// Why a bucket was not copied.
+/// Why reading a ring failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// The bucket is not, or no longer, readable in the requested generation. Usually the writer
-    /// has claimed the bucket for new records, which is normal operation. In a ring of this
-    /// process, also a bucket that has the maximum number of holds.
+    /// The bucket is not, or no longer, readable in this generation, or (in a ring of this process)
+    /// has the maximum number of holds.
     #[error("bucket {} was overwritten", .0.index)]
     Overwritten(BucketRef),
-    /// Input: the contents contradict themselves although the bucket did not change meanwhile,
-    /// there are too many records for a copy, or the ring has no such bucket.
+    /// Input: the bucket's contents are invalid, it has too many records for a copy, or the ring
+    /// has no such bucket.
     #[error("bucket {} is damaged: {what}", bucket.index)]
     Damaged {
-        /// The damaged bucket.
+        /// The bucket.
         bucket: BucketRef,
         /// Description of the fault.
         what: &'static str,
@@ -88,7 +87,7 @@ pub enum CopyError {
     /// Environment: no memory for the copy.
     #[error("no memory for a copy of {bytes} bytes")]
     Memory {
-        /// Bytes of the failed allocation.
+        /// Bytes needed.
         bytes: usize,
     },
 }

@@ -1,11 +1,9 @@
-//! Reads the ring of another process, whether the process runs, has ended or was killed. Also reads
-//! a ring of this process ([`Ring::attached`](crate::Ring::attached)).
+//! Reads the ring of another process, whether that process still runs or not, or a ring of this
+//! process ([`Ring::attached`](crate::Ring::attached)).
 //!
-//! A region in a memfd or a file ([`Backing`](crate::Backing)) describes itself
-//! (`storage/header.rs`). [`Attached`] maps the region read-only. It cannot hold a bucket of
-//! another process, because a hold is a store. The writer may therefore claim a closed bucket at
-//! any moment. An [`Attached`] ring copies a bucket, and then checks that the copied generation was
-//! still valid:
+//! [`Attached::open`] maps a region read-only, so it cannot hold a bucket: a hold is a store. The
+//! writer may therefore claim a closed bucket at any moment. [`Attached`] copies a bucket, and then
+//! checks that the copied generation was still valid:
 //!
 //! 1. load the control word (Acquire, pairs with O in `Control::open`): state and generation;
 //! 2. load the committed mark (Acquire, pairs with P1): records below the mark are written;
@@ -13,10 +11,9 @@
 //! 4. fence (Acquire, pairs with G, the fence in `Control::claim`), then load the control word
 //!    again. If the generation differs, the copy is discarded as [`CopyError::Overwritten`].
 //!
-//! All data is foreign input. A header is checked against itself and the length of the file, and a
-//! record against the size of the bucket and the previous record. The errors name the fault. A
-//! correct magic proves nothing. `sys.rs` documents the remaining risk: a file that its owner
-//! shortens at the wrong moment.
+//! All data is foreign input: a header is checked against itself and the length of the file, and a
+//! record against the size of the bucket and the previous record. `sys.rs` documents the remaining
+//! risk: a file that its owner shortens at the wrong moment.
 //!
 //! ```
 //! use retroscope_ring::{Attached, Backing, Buffer, Record, Ring, RingConfig};
@@ -79,8 +76,7 @@ const ATTEMPTS: usize = 8;
 /// 64-bit words of a [`BucketHeader`], in the order of its fields.
 const BUCKET_WORDS: usize = std::mem::offset_of!(BucketHeader, closed_mono_ns) / 8 + 1;
 
-/// The ring of another process, or a ring of this process
-/// ([`Ring::attached`](crate::Ring::attached)), read-only. Any thread may call any method.
+/// A ring of this or another process, read-only. Any thread may call any method.
 #[derive(Debug)]
 pub struct Attached {
     mapped: Mapped,
@@ -106,7 +102,7 @@ pub struct RegionInfo {
     /// Time of creation, ns of the monotonic clock of the boot that created the region. `None`: not
     /// recorded.
     pub created_mono_ns: Option<i64>,
-    /// Process id of the creator, in its own PID namespace.
+    /// Process id of the creator, in the creator's PID namespace.
     pub process: u64,
     /// Whether the region was created in the current boot of this machine. `None`: unknown.
     pub this_boot: Option<bool>,
@@ -119,7 +115,7 @@ pub enum RegionWriter {
     Running,
     /// The process closed its ring properly.
     Ended,
-    /// The process ended without closing its ring, for example because it was killed.
+    /// The process ended without closing its ring.
     Killed,
 }
 
@@ -127,7 +123,7 @@ pub enum RegionWriter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AttachedProducer {
-    /// Records published since the start.
+    /// Records published.
     pub published: u64,
     /// Captured bytes of at least the published records.
     pub published_bytes: u64,
@@ -136,8 +132,7 @@ pub struct AttachedProducer {
     pub watermark_ns: Option<i64>,
     /// Time of the last publication, ns of the monotonic clock. `None`: not recorded.
     pub published_mono_ns: Option<i64>,
-    /// The producer's records before this number were overwritten, except in buckets that were held
-    /// or reserved.
+    /// Number after the producer's last overwritten record.
     pub evicted_records: u64,
     /// The largest ring time of the overwritten records, ns. `None`: no record was overwritten.
     pub evicted_ns: Option<i64>,
@@ -150,16 +145,16 @@ pub enum AttachedState {
     Free,
     /// Being claimed for new records: nothing is known about the bucket.
     Claimed,
-    /// Being filled.
+    /// Not closed.
     Open,
-    /// Gets no more records: full, or the last bucket of a producer that ended.
+    /// Gets no more records.
     Closed,
     /// The header contradicts itself.
     Damaged,
 }
 
-/// A snapshot of one bucket of an attached ring. Unless the state is open or closed, only `bucket`
-/// and `state` are known, and the numbers in the other fields are 0.
+/// A snapshot of one bucket. Unless the bucket is open or closed, only `bucket` and `state` are
+/// known, and the other numbers are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AttachedBucket {
@@ -169,7 +164,7 @@ pub struct AttachedBucket {
     pub state: AttachedState,
     /// Number of the bucket's producer.
     pub producer: usize,
-    /// Number of buckets that the producer filled before.
+    /// Number of the producer's earlier buckets.
     pub sequence: u64,
     /// Number of the first record, counted per producer.
     pub first: u64,
@@ -180,16 +175,14 @@ pub struct AttachedBucket {
     /// Smallest and largest ring time of at least the records that can be copied, ns. `None`: no
     /// records.
     pub span_ns: Option<(i64, i64)>,
-    /// Number of buckets that closed before this bucket, which is the usual order of overwriting.
-    /// 0 unless the bucket is closed.
+    /// Number of buckets that closed before this bucket. 0 unless the bucket is closed.
     pub closing: u64,
     /// Time of closing, ns of the monotonic clock. `None`: not recorded, or not closed.
     pub closed_mono_ns: Option<i64>,
 }
 
 impl Attached {
-    /// Maps a ring's file, or `/proc/PID/fd/N` of a memfd ([`Ring::path`](crate::Ring::path)). Both
-    /// are made with mode 0600, for their owner and root.
+    /// Maps a ring's file, or `/proc/PID/fd/N` of a memfd ([`Ring::path`](crate::Ring::path)).
     ///
     /// # Errors
     /// [`AttachError`] says why the file cannot be read as a ring of this layout.
@@ -206,7 +199,7 @@ impl Attached {
         Ok(Self { mapped, header })
     }
 
-    /// A ring of this process, with any kind of memory. Keeps the memory alive.
+    /// A ring of this process. Keeps its memory alive.
     pub(crate) fn own(storage: &Arc<Storage>) -> Self {
         let mapped = Mapped::own(storage);
         let header = RegionHeader::from_words(&mapped.words(0));
@@ -237,8 +230,7 @@ impl Attached {
         }
     }
 
-    /// The state of the writer, found by the region's state and the writer's lock on the file, so
-    /// that neither a reused process id nor another PID namespace matters.
+    /// The state of the writer, found by the region's state and the writer's lock on the file.
     ///
     /// # Errors
     /// [`CopyError::Shrunk`].
@@ -259,7 +251,7 @@ impl Attached {
     /// # Errors
     /// [`CopyError::Shrunk`].
     pub fn interfaces(&self) -> Result<(Vec<InterfaceEntry>, u64), CopyError> {
-        let [_, count, unlisted, _] = self.state()?; // the count pairs with `Storage::list_interface`
+        let [_, count, unlisted, _] = self.state()?; // pairs with `Storage::list_interface`
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         let slots = 0..count.min(self.layout().interfaces_max);
         // The count orders the slots, which are never written again.
@@ -268,8 +260,8 @@ impl Attached {
         Ok((listed.collect(), unlisted))
     }
 
-    /// The table of clock steps, which contains the steps that the records in the ring need, for
-    /// [`Step::stamp_ns`](crate::Step::stamp_ns). Must be called after buckets were copied.
+    /// The table of clock steps, for [`Step::stamp_ns`](crate::Step::stamp_ns). Load it after the
+    /// buckets whose records need it.
     ///
     /// # Errors
     /// [`CopyError::Shrunk`].
@@ -282,9 +274,8 @@ impl Attached {
         Ok((0..steps::STEPS_MAX).filter_map(read).collect())
     }
 
-    /// The latest closing time of all overwritten buckets, ns of the monotonic clock of the boot
-    /// that created the region, 0 if unknown. Packets that their producer stored after it set a
-    /// later time are in the ring. `None`: nothing was overwritten.
+    /// The latest closing time of the overwritten buckets, ns of the monotonic clock of the boot
+    /// that created the region. 0: unknown. `None`: nothing was overwritten.
     ///
     /// # Errors
     /// [`CopyError::Shrunk`].
@@ -337,13 +328,10 @@ impl Attached {
             .collect())
     }
 
-    /// Copies the committed records of a bucket; from an open bucket, the records committed now. If
-    /// this fails, `buffer` is empty afterwards.
+    /// Copies the committed records of a bucket. After an error `buffer` is empty.
     ///
     /// # Errors
-    /// [`CopyError::Overwritten`] if the bucket is not, or no longer, readable in this generation,
-    /// or (in a ring of this process) has the maximum number of holds. The other errors say why the
-    /// copy failed.
+    /// [`CopyError`] says why the bucket was not copied.
     pub fn copy_bucket(&self, bucket: BucketRef, buffer: &mut Buffer) -> Result<(), CopyError> {
         self.copy_bucket_from(bucket, 0, buffer)
     }
@@ -415,7 +403,7 @@ impl Attached {
                 return entry;
             }
         }
-        let (_, generation) = control::decode(self.control(index)); // a generation, perhaps outdated
+        let (_, generation) = control::decode(self.control(index)); // perhaps outdated
         self.entry(
             index,
             (AttachedState::Claimed, generation),
@@ -423,7 +411,6 @@ impl Attached {
         )
     }
 
-    /// A bucket with this state and generation, and the words of its header.
     fn entry(
         &self,
         index: usize,
@@ -515,7 +502,6 @@ impl Attached {
     }
 }
 
-/// Checks the header of a region in a file of this length.
 fn check_header(
     words: &[u64; HEADER_WORDS],
     file_bytes: usize,
@@ -550,7 +536,6 @@ fn check_header(
     })
 }
 
-/// Whether a control word belongs to an open or closed bucket of this generation.
 fn is_readable(control: u64, bucket: BucketRef) -> bool {
     let (state, generation) = control::decode(control);
     matches!(state, AttachedState::Open | AttachedState::Closed) && generation == bucket.generation
@@ -561,7 +546,6 @@ fn told(mono_ns: u64) -> Option<i64> {
     Some(mono_ns.cast_signed()).filter(|ns| *ns != MONO_UNKNOWN)
 }
 
-/// The bytes of one bucket.
 struct Bucket<'m> {
     mapped: &'m Mapped,
     offset: usize,

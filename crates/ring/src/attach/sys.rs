@@ -1,15 +1,12 @@
-//! A ring's file, mapped read-only, or a ring of this process. The region can be read in three
-//! ways: one word, a run of words, or a copy of bytes.
+//! A ring's file, mapped read-only, or a ring of this process.
 //!
-//! Another process, or another thread of this process, writes the mapped memory. This file never
-//! makes a reference to a range of the memory: it loads each word or byte separately and
-//! atomically, and returns copies.
+//! Other processes or threads may write the memory while it is read. This file therefore loads each
+//! word or byte separately and atomically, and returns copies.
 //!
 //! **Danger to this process.** A load after the end of a file that shrank raises SIGBUS. A memfd of
-//! this program is sealed against shrinking. For a named file, each method that reads the region
-//! after `Attached::open` first checks the length again ([`Mapped::still_whole`]). Only the owner
-//! of the file or root can shrink it (0600), and shrinking does harm only between the check and the
-//! loads. The recorder never shrinks the file; removing or replacing the name does no harm.
+//! this program is sealed against shrinking. The length of a named file is checked before loads
+//! ([`Mapped::still_whole`]), but the owner of the file or root can shrink it between the check and
+//! the loads.
 #![expect(
     unsafe_code,
     reason = "maps a file of another process, and loads from it"
@@ -48,13 +45,12 @@ pub(super) struct Mapped {
     backing: RegionOrigin,
 }
 
-/// The origin of the memory.
 #[derive(Debug)]
 enum RegionOrigin {
     /// A file that this value has mapped.
     File {
         file: File,
-        /// The kernel prevents shrinking.
+        /// Sealed against shrinking.
         sealed: bool,
     },
     /// A ring of this process.
@@ -130,9 +126,9 @@ impl Mapped {
         }
     }
 
-    /// Holds a bucket of this process, whose threads store without atomics, so that its records do
-    /// not change. `Err`: the bucket is not, or no longer, readable in this generation, or has the
-    /// maximum number of holds. `Ok(None)`: the region is of another process, and gets no hold.
+    /// Holds a bucket of a ring of this process, whose threads store without atomics. `Err`: the
+    /// bucket is not, or no longer, readable in this generation, or has the maximum number of
+    /// holds. `Ok(None)`: a mapped file gets no hold.
     pub(super) fn hold(&self, bucket: BucketRef) -> Result<Option<Hold>, CopyError> {
         match &self.backing {
             RegionOrigin::File { .. } => Ok(None),
@@ -148,8 +144,7 @@ impl Mapped {
         self.length / 8 * 8
     }
 
-    /// Whether the file is still at least as long as the mapping. Always `true` for a sealed file
-    /// or a ring of this process. Must be called before loads.
+    /// Whether the file still has at least [`Self::bytes`]. Must be called before loads.
     pub(super) fn still_whole(&self) -> bool {
         let RegionOrigin::File { file, sealed } = &self.backing else {
             return true;
@@ -159,8 +154,8 @@ impl Mapped {
                 .is_ok_and(|stat| u64::try_from(stat.st_size).unwrap_or(0) >= self.bytes() as u64)
     }
 
-    /// Whether another open file description has an exclusive lock on the file, as a recorder has
-    /// while its ring lives. Always `true` for a ring of this process.
+    /// Whether another open file description has an exclusive lock on the file, as a running
+    /// recorder has. Always `true` for a ring of this process.
     pub(super) fn is_locked(&self) -> bool {
         let RegionOrigin::File { file, .. } = &self.backing else {
             return true;
@@ -208,8 +203,8 @@ impl Mapped {
         unsafe { byte.as_ref() }.load(Ordering::Relaxed) // ordered by the caller's fence
     }
 
-    /// Copies bytes from an offset on, in rising order. Loads nothing at or after the end of the
-    /// range: a writer of this process may store there without atomics.
+    /// Copies bytes from an offset on. Loads nothing at or after the end of the range: a writer of
+    /// this process may store there without atomics.
     ///
     /// # Panics
     /// If the range is not inside the mapping.
@@ -234,9 +229,8 @@ impl Drop for Mapped {
     }
 }
 
-/// Fills `out` with the bytes from `offset` on. `word` loads the words that end in the range, at
-/// multiples of 8; the first word may begin before `offset`. `byte` loads the bytes after the last
-/// of these words.
+/// Fills `out` with the bytes from `offset` on. `word` loads the aligned words that end in the
+/// range; the first may begin before `offset`. `byte` loads the bytes after these words.
 fn copy_by(offset: usize, out: &mut [u8], word: impl Fn(usize) -> u64, byte: impl Fn(usize) -> u8) {
     let end = offset + out.len();
     let words_end = end / 8 * 8;
