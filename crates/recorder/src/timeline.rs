@@ -1,9 +1,8 @@
 //! The contents of the history, slot by slot, for a diagram.
 //!
-//! A timeline is cheap: the header of each bucket has the number of packets, their bytes, and their
-//! time range. Unless the client asks for peaks ([`peaks`]), no packet is read, and the packets of
-//! one bucket count as evenly distributed. On a slow link a bucket covers a long time; see
-//! [`Timeline::resolution_ns`].
+//! A timeline without peaks ([`peaks`]) reads no packets: the header of each bucket has the number
+//! of packets, their bytes, and their time range. The packets of a bucket count as evenly
+//! distributed.
 
 pub(crate) mod peaks;
 
@@ -39,27 +38,25 @@ pub struct TimelineRequest {
     pub peaks: Option<SeriesBy>,
 }
 
-/// Counts of the history by slot. All lists have one entry per slot.
+/// Counts of the history by slot. The lists have one entry per slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Timeline {
     /// Start of the first slot, ns since the epoch.
     pub from_ns: i64,
     /// Length of a slot, ns.
     pub slot_ns: i64,
-    /// Start of the complete history, ns since the epoch: from here on the ring has everything that
-    /// was stored. Older slots have the packets that are left. `None`: packets come from files, and
-    /// no packet was overwritten.
+    /// From here on the ring has everything that was stored, ns since the epoch. `None`: packets
+    /// come from files, and no packet was overwritten.
     pub whole_from_ns: Option<i64>,
-    /// The longest time range of one bucket that overlaps the timeline, ns. Without peaks, shorter
-    /// times cannot be distinguished.
+    /// The longest time range of one bucket that overlaps the timeline, ns.
     pub resolution_ns: i64,
     /// Packets in the ring; `None`: the whole slot is overwritten, before the recording, or in the
     /// future.
     pub packets: Vec<Option<u64>>,
     /// Captured bytes of the packets in the ring.
     pub bytes: Vec<Option<u64>>,
-    /// Packets lost before the ring, or shed, by cause. A loss shows between two readings of a
-    /// counter, and counts as evenly distributed between the two readings.
+    /// Packets lost before the ring, or shed, by cause. A loss counts as evenly distributed between
+    /// two readings of a counter.
     pub lost: BTreeMap<&'static str, Vec<u64>>,
     /// Losses are known up to here, ns since the epoch; `None`: not known yet.
     pub losses_known_to_ns: Option<i64>,
@@ -68,7 +65,7 @@ pub struct Timeline {
     /// Triggered dumps; `None`: the slot is in the future, or the recorder has forgotten a trigger
     /// at or after the start of the slot.
     pub triggers: Vec<Option<u64>>,
-    /// Peaks, if the client asked for peaks.
+    /// Peaks, if requested.
     pub peaks: Option<Peaks>,
 }
 
@@ -85,7 +82,7 @@ struct TriggerTimes {
 }
 
 impl TriggerLog {
-    /// Adds the trigger of a dump that opens. The trigger has this stamp.
+    /// Adds the trigger of a dump, with this stamp.
     pub(crate) fn add(&self, stamp_ns: i64) {
         let mut triggered = lock(&self.0);
         triggered.last_ns.push_back(stamp_ns);
@@ -96,7 +93,6 @@ impl TriggerLog {
     }
 }
 
-/// Slots of equal length.
 #[derive(Debug, Clone, Copy)]
 struct TimelineSlots {
     from_ns: i64,
@@ -106,8 +102,8 @@ struct TimelineSlots {
 
 impl TimelineSlots {
     /// Divides a closed time range. There may be fewer slots than requested, because a slot has a
-    /// whole number of nanoseconds. If fewer than 4 slots are requested, there may be up to 4,
-    /// because a slot has at most 2^62 ns (146 years).
+    /// whole number of nanoseconds. A slot has at most 2^62 ns (146 years), so there may be up to 4
+    /// slots if fewer are requested.
     fn new((from_ns, to_ns): (i64, i64), slots: usize) -> Self {
         let ns = (i128::from(to_ns) - i128::from(from_ns)).unsigned_abs() + 1;
         let slot_ns = ns.div_ceil(slots as u128).clamp(1, 1 << 62);
@@ -119,19 +115,16 @@ impl TimelineSlots {
         }
     }
 
-    /// Start of a slot, and start of the next slot.
     fn bounds(&self, slot: usize) -> (i128, i128) {
         let begin = i128::from(self.from_ns) + i128::from(self.slot_ns) * slot as i128;
         (begin, begin + i128::from(self.slot_ns))
     }
 
-    /// Last stamp of the slots, ns.
     fn last_ns(&self) -> i64 {
         let (_, behind) = self.bounds(self.count - 1);
         i64::try_from(behind - 1).unwrap_or(i64::MAX)
     }
 
-    /// The slot of a stamp. `None`: the stamp is outside the slots.
     fn of(&self, stamp_ns: i64) -> Option<usize> {
         let behind = i128::from(stamp_ns) - i128::from(self.from_ns);
         let slot = usize::try_from(behind.div_euclid(self.slot_ns.into())).ok();
@@ -176,8 +169,7 @@ struct TimelinePackets {
 
 impl Timeline {
     /// `present`: the buckets, without packets that `counted` has. Packets before `whole_from_ns`
-    /// may be gone; slots after `now_ns` are in the future. `losses`: cause, time range, number of
-    /// packets.
+    /// may be gone. `losses`: cause, time range, number of packets.
     fn new(
         slots: TimelineSlots,
         (present, counted): (&[TimelinePackets], Option<PeakSums>),
@@ -199,7 +191,6 @@ impl Timeline {
             });
         }
         let oldest_ns = present.iter().map(|stretch| stretch.span_ns.0).min();
-        // Before the earlier of both times, the ring has no packets.
         let known_from_ns = match (whole_from_ns, oldest_ns) {
             (Some(whole_ns), Some(oldest_ns)) => Some(whole_ns.min(oldest_ns)),
             (whole_ns, _) => whole_ns,
@@ -216,8 +207,7 @@ impl Timeline {
         let (mut lost, mut down) = (BTreeMap::new(), vec![false; count]);
         for (cause, span_ns, total) in losses {
             if cause == INTERFACE_DOWN {
-                // One unit for each nanosecond, so that each slot that the outage touches gets a
-                // part.
+                // One unit for each nanosecond: each slot that the outage touches gets a part.
                 let end_ns = span_ns.1.min(now_ns);
                 let ns = end_ns.saturating_sub(span_ns.0).max(0).unsigned_abs() + 1;
                 slots.spread((span_ns.0, end_ns), ns, |slot, part| down[slot] |= part > 0);
@@ -309,11 +299,10 @@ impl Timeline {
             None => None,
         };
         let present: Vec<TimelinePackets> = present.iter().map(|it| it.stretch).collect();
-        // This must be read after the peaks: a bucket that was overwritten meanwhile is missing in
-        // the peaks, and then counts as overwritten.
+        // Must be read after the peaks: a bucket that was overwritten meanwhile then counts as
+        // overwritten.
         let whole_from_ns = evicted_to_ns(&ring, &steps).map_err(own)?.max(start_ns);
-        // This time must be read before the losses: inserters log a loss before they advance the
-        // time up to which losses are known.
+        // Must be read before the losses: inserters log a loss before they advance this time.
         let (_, known_ns) = common.intake.known_losses(&[], 0);
         let losses = common.intake.loss_events();
         let losses = losses
@@ -352,7 +341,6 @@ fn evicted_to_ns(ring: &Attached, steps: &[Step]) -> Result<Option<i64>, CopyErr
 }
 
 impl PeakBucket {
-    /// A bucket with records; `None`: the bucket has no records.
     fn new(bucket: AttachedBucket, steps: &[Step]) -> Option<Self> {
         let (first_ns, last_ns) = bucket.span_ns?;
         let offset_ns = offset_ns(steps, bucket.producer, bucket.first);
@@ -386,8 +374,8 @@ impl RecorderHandle {
     /// Packets, losses and triggers of the history, slot by slot.
     ///
     /// # Errors
-    /// [`CommandError::Ended`]; `Refused`: there are no slots or too many, the range ends before
-    /// it begins, or nothing is recorded.
+    /// [`CommandError::Ended`]; `Refused`: the number of slots or the range is invalid, or nothing
+    /// is recorded.
     pub fn timeline(&self, request: &TimelineRequest) -> Result<Timeline, CommandError> {
         Timeline::of(&*self.common()?, self.start_mono_ns, request)
     }

@@ -1,18 +1,16 @@
 //! Peaks of the traffic: the largest numbers of packets and bytes in intervals of 1 ms, or of a
 //! slot if slots are shorter.
 //!
-//! The header of a bucket does not tell when its packets arrived, so peaks need the packets' stamps
-//! and lengths. A request reads the buckets of its time range, preferring the newest, and at most
-//! [`RECORDS_MAX`] records. A bucket that was read in intervals of 1 ms has a summary, which later
-//! requests use. Nothing is read while no client asks for peaks. A bucket is held for at most
-//! [`HOLD_RECORDS`] records at a time, because the ring cannot overwrite a held bucket.
+//! Peaks need the stamps and lengths of packets. A request reads at most [`RECORDS_MAX`] records,
+//! preferring the newest buckets of its time range. A bucket that was read in intervals of 1 ms has
+//! a summary for later requests. A bucket is held for at most [`HOLD_RECORDS`] records at a time,
+//! because the ring cannot overwrite a held bucket.
 //!
-//! A summary has a cell for each interval with packets, separately for each interface and
-//! direction. A cell has 16 bytes. On a slow link nearly every packet has its own cell, so a closed
-//! bucket keeps only some of its cells ([`BucketSummary::compact`]). These are a few hundred, at
-//! most 1 % of a bucket of 2 MiB on a link with few interfaces. A dropped cell has at most 1/256 of
-//! the packets and of the bytes of its bucket. If the slots are short enough to show the
-//! difference, the request reads the packets of the bucket again.
+//! A summary has a cell of 16 bytes for each interval with packets, interface and direction. On a
+//! slow link nearly every packet has its own cell, so a closed bucket keeps only some of its cells
+//! ([`BucketSummary::compact`]). A dropped cell has at most 1/256 of the packets and of the bytes
+//! of its bucket. If the slots are short enough to show the difference, the request reads the
+//! packets of the bucket again.
 
 use std::{
     cmp::Reverse,
@@ -30,24 +28,22 @@ use crate::control::lock;
 
 /// Length of the intervals of summaries, ns.
 const INTERVAL_NS: i64 = 1_000_000;
-/// Largest number of records that a request reads, which usually takes at most some 50 ms.
+/// Largest number of records that a request reads.
 pub(super) const RECORDS_MAX: u64 = 4 << 20;
-/// Maximum number of records that are read in one hold, which usually takes less than 1 ms.
+/// Maximum number of records that are read in one hold.
 const HOLD_RECORDS: u64 = 1 << 15;
-/// A compact summary keeps fewer cells than this only because of their packets, and fewer than this
-/// only because of their bytes.
+/// Maximum number of cells that a compact summary keeps for their packets alone, and for their
+/// bytes alone.
 const LARGEST: usize = 256;
-/// Maximum number of parts of the time range of a bucket with one series; more series have fewer
-/// parts. Each part keeps the largest cells of each series.
+/// Maximum number of parts of a bucket's time range if the bucket has one series; more series have
+/// fewer parts.
 const PARTS: i64 = 128;
 /// Maximum number of cells that are compared with a packet before the packet gets a new cell.
 const SAME_CELL_MAX: usize = 8;
-/// Minimum number of collected cells above which complete intervals are counted: later buckets may
-/// overlap, and add cells to the same intervals.
+/// If more cells are pending, cells of complete intervals are counted.
 const PENDING_MAX: usize = 1 << 16;
-/// Largest number of series that a request counts.
 const SERIES_COUNTED: usize = 64;
-/// Largest number of series in an answer. The answer has the counted series with the most bytes.
+/// Largest number of series in an answer: the counted series with the most bytes.
 const SERIES_MAX: usize = 16;
 
 /// The property that divides the packets into series.
@@ -61,14 +57,13 @@ pub enum SeriesBy {
     Direction,
 }
 
-/// Peaks by slot. `None` in a list: the packets of the slot are unknown, or the slot begins before
-/// [`Self::known_from_ns`]. The second reason does not apply to the packets and bytes of
-/// [`Self::all`].
+/// Peaks by slot. `None` in a list: the packets of the slot are unknown, or not all of them were
+/// read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Peaks {
     /// Length of the intervals, ns.
     pub interval_ns: i64,
-    /// Stamp from which on all buckets of the timeline are read, ns. `None`: all buckets are read.
+    /// All buckets of the timeline are read from this stamp on, ns. `None`: all buckets are read.
     pub known_from_ns: Option<i64>,
     /// All packets.
     pub all: PeakCounts,
@@ -78,13 +73,12 @@ pub struct Peaks {
     pub series_left_out: usize,
 }
 
-/// Counts by slot. The bytes are usually those on the wire.
+/// Counts by slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeakCounts {
-    /// Packets of the slot. In [`Peaks::all`] also packets of buckets that are not read.
+    /// Packets of the slot.
     pub packets: Vec<Option<u64>>,
-    /// Bytes of the slot on the wire. In [`Peaks::all`] also the captured bytes of buckets that are
-    /// not read.
+    /// Bytes of the slot, usually on the wire.
     pub wire_bytes: Vec<Option<u64>>,
     /// The most packets of an interval that touches the slot.
     pub peak_packets: Vec<Option<u64>>,
@@ -92,11 +86,10 @@ pub struct PeakCounts {
     pub peak_bytes: Vec<Option<u64>>,
 }
 
-/// The summaries of a ring's buckets. Any thread may use the summaries.
+/// The summaries of a ring's buckets.
 #[derive(Debug, Default)]
 pub(crate) struct PeakCache(OnceLock<Vec<Mutex<BucketSummary>>>);
 
-/// Packets of one interval, one interface and one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PeakCell {
     /// The interval, and in the lowest [`SERIES_BITS`] bits the interface and the direction. Cells
@@ -143,8 +136,7 @@ impl PeakGrid {
         }
     }
 
-    /// The interval of a stamp, bounded to ±2^44 so that it fits a key. The bound changes no
-    /// interval of the slots: 2^63 ns are less than 2^44 ms, and a request has at most 2,000 slots.
+    /// The interval of a stamp, bounded to ±2^44 so that it fits a key.
     fn interval(self, stamp_ns: i64) -> i64 {
         let since_ns = stamp_ns.saturating_sub(self.origin_ns);
         since_ns
@@ -164,18 +156,18 @@ impl PeakGrid {
 #[derive(Debug, Default)]
 struct BucketSummary {
     generation: u64,
-    /// Records that were read, from the first on.
+    /// Number of records that were read.
     read: u64,
     /// Sorted, unless the bucket is being read.
     cells: Vec<PeakCell>,
-    /// The sums of the dropped cells, one for each series. Their keys have no interval.
+    /// The sums of the dropped cells by series. Their keys have no interval.
     rest: Vec<PeakCell>,
-    /// Slots of at least this length do not need the dropped cells, ns. 0: no cell was dropped.
+    /// Slots of at least this length do not need the dropped cells, ns.
     exact_from_ns: i64,
     is_compact: bool,
 }
 
-/// Adds a packet to its cell, which is usually one of the last cells if packets arrive in order.
+/// Adds a packet to one of the last cells if its key matches, or to a new cell.
 fn add(cells: &mut Vec<PeakCell>, key: i64, bytes: u32) {
     let last = cells.iter_mut().rev().take(SAME_CELL_MAX);
     if let Some(cell) = last.into_iter().find(|cell| cell.key == key) {
@@ -190,7 +182,6 @@ fn add(cells: &mut Vec<PeakCell>, key: i64, bytes: u32) {
     }
 }
 
-/// Sorts cells, and adds up cells with the same key.
 fn sort(cells: &mut Vec<PeakCell>) {
     if cells.is_sorted_by(|a, b| a.key < b.key) {
         return;
@@ -207,8 +198,8 @@ fn sort(cells: &mut Vec<PeakCell>) {
 }
 
 impl BucketSummary {
-    /// Drops cells, so that few of many remain: the cells with the most packets and bytes, and for
-    /// each series the largest cells of each part of the bucket's time range.
+    /// Keeps the cells with the most packets and bytes, and for each series the largest cells of
+    /// each part of the bucket's time range.
     fn compact(&mut self) {
         self.is_compact = true;
         let (Some(first), Some(last)) = (self.cells.first(), self.cells.last()) else {
@@ -244,7 +235,7 @@ impl BucketSummary {
         self.cells.retain(|cell| {
             let most = largest.get_mut(&place(cell));
             let most = most.map_or((0, 0), |most| {
-                // If several cells have the largest value of a part, the first is enough.
+                // One cell with the largest value of a part is enough.
                 let is = (most.0 == cell.packets, most.1 == cell.bytes);
                 if is.0 {
                     most.0 = u32::MAX;
@@ -281,7 +272,6 @@ fn largest_but(cells: &[PeakCell], value: impl Fn(&PeakCell) -> u32) -> u32 {
         .1
 }
 
-/// A bucket of the timeline.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PeakBucket {
     pub(super) bucket: AttachedBucket,
@@ -295,13 +285,11 @@ pub(super) struct PeakBucket {
 enum PeakSource {
     Summary,
     Packets,
-    /// The bucket waits for a later request.
     Unread,
     /// The bucket was overwritten, or cannot be held now.
     Gone,
 }
 
-/// A request that reads peaks, and the ring that it reads.
 #[derive(Debug)]
 pub(super) struct PeakReading<'a> {
     pub(super) ring: &'a Ring,
@@ -314,7 +302,7 @@ pub(super) struct PeakReading<'a> {
     pub(super) records: u64,
 }
 
-/// Counts of a request before the counts of unknown slots become `None`.
+/// Counts of a request, before the counts of unknown slots become `None`.
 #[derive(Debug)]
 pub(super) struct PeakSums {
     interval_ns: i64,
@@ -324,7 +312,6 @@ pub(super) struct PeakSums {
     series_left_out: usize,
 }
 
-/// Counts by slot.
 #[derive(Debug, Clone)]
 pub(super) struct SlotCounts {
     pub(super) packets: Vec<u64>,
@@ -369,8 +356,8 @@ impl PeakReading<'_> {
         collector.finish()
     }
 
-    /// Completes the summary of a bucket if the intervals have 1 ms, and chooses the source of the
-    /// bucket's cells. Reserves records if the packets must be read.
+    /// Updates the bucket's summary if the intervals have 1 ms, and chooses the source of the
+    /// cells. Reserves records if the packets must be read.
     fn find(&mut self, bucket: &AttachedBucket, grid: PeakGrid) -> PeakSource {
         let mut is_exact = false;
         if grid == PeakGrid::MILLISECONDS {
@@ -390,7 +377,7 @@ impl PeakReading<'_> {
         PeakSource::Packets
     }
 
-    /// Reads the records of a bucket that are not in its summary, as far as `self.records` allows.
+    /// Adds unread records of a bucket to its summary, as far as `self.records` allows.
     fn refresh(&mut self, summary: &mut BucketSummary, bucket: &AttachedBucket) -> PeakSource {
         if summary.generation > bucket.bucket.generation {
             return PeakSource::Gone;
@@ -425,7 +412,7 @@ impl PeakReading<'_> {
         PeakSource::Summary
     }
 
-    /// Adds records of a bucket to cells. Returns false if the bucket can no longer be held.
+    /// Adds records of a bucket to cells. Returns false if the bucket cannot be held.
     fn each(
         &self,
         bucket: &AttachedBucket,
@@ -470,7 +457,6 @@ impl PeakReading<'_> {
         true
     }
 
-    /// Gives the cells of a bucket in these intervals to the collector.
     fn collect(
         &self,
         source: PeakSource,
@@ -519,14 +505,13 @@ impl PeakCache {
     }
 }
 
-/// Adds up the cells of all buckets.
 #[derive(Debug)]
 struct PeakCollector<'a> {
     slots: TimelineSlots,
     grid: PeakGrid,
     /// Cells of intervals that further buckets may have too.
     pending: Vec<PeakCell>,
-    /// Number of `pending` cells above which cells are counted.
+    /// Above this number of `pending` cells, complete intervals are counted.
     pending_max: usize,
     known_from_ns: Option<i64>,
     all: SlotCounts,
@@ -558,8 +543,7 @@ impl<'a> PeakCollector<'a> {
         }
     }
 
-    /// The number of a cell's series; `None`: there are too many series, or the request asks for no
-    /// series.
+    /// The number of a cell's series; `None`: no series is counted for the cell.
     fn series(&mut self, cell: &PeakCell) -> Option<usize> {
         let name = match self.by {
             SeriesBy::Nothing => return None,
@@ -588,8 +572,8 @@ impl<'a> PeakCollector<'a> {
         Some(number)
     }
 
-    /// If many cells are pending, counts the cells before this interval. No further bucket begins
-    /// before this interval.
+    /// Counts pending cells before this interval if there are many. No later bucket may begin
+    /// before the interval.
     fn count_before(&mut self, interval: i64) {
         if self.pending.len() > self.pending_max {
             self.count_until(interval);
@@ -605,12 +589,11 @@ impl<'a> PeakCollector<'a> {
             self.count(cells);
         }
         self.pending = left.to_vec();
-        // If all buckets overlap, their cells stay pending. With the doubled limit each cell is
-        // sorted a few times, not once for each later bucket.
+        // If buckets overlap, their cells stay pending. The doubled limit avoids sorting them for
+        // each later bucket.
         self.pending_max = PENDING_MAX.max(2 * left.len());
     }
 
-    /// Counts the cells of one interval.
     fn count(&mut self, cells: &[PeakCell]) {
         let Some(interval) = cells.first().map(PeakCell::interval) else {
             return;
@@ -633,7 +616,7 @@ impl<'a> PeakCollector<'a> {
         }
     }
 
-    /// Counts the dropped cells of a bucket and a series, as evenly distributed.
+    /// Counts dropped cells as evenly distributed over the time range of their bucket.
     fn rest(&mut self, span_ns: (i64, i64), sum: &PeakCell) {
         let counts = (u64::from(sum.packets), u64::from(sum.bytes));
         self.all.spread(self.slots, span_ns, counts);
@@ -642,7 +625,6 @@ impl<'a> PeakCollector<'a> {
         }
     }
 
-    /// Notes a bucket that is not read.
     fn unread(&mut self, it: &PeakBucket) {
         let end_ns = it.reach_ns.1.saturating_add(1);
         self.known_from_ns = self.known_from_ns.max(Some(end_ns));
@@ -680,7 +662,6 @@ impl SlotCounts {
         }
     }
 
-    /// Adds the packets and bytes of an interval.
     fn interval(&mut self, slots: TimelineSlots, (start_ns, end_ns): (i64, i64), sum: (u64, u64)) {
         let first = slots.of(start_ns.max(slots.from_ns));
         let last = slots.of(end_ns.min(slots.last_ns()));
@@ -706,7 +687,6 @@ impl SlotCounts {
 }
 
 impl PeakSums {
-    /// The peaks of the slots whose packets are known.
     pub(super) fn peaks(self, slots: TimelineSlots, packets: &[Option<u64>]) -> Peaks {
         let known_from_ns = self.known_from_ns;
         let is_read = |slot: usize| {

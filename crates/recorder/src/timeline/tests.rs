@@ -77,7 +77,6 @@ fn request(from_ns: Option<i64>, to_ns: Option<i64>, slots: usize) -> TimelineRe
     }
 }
 
-/// Ten seconds of a live recorder: packets, a trigger, the time before the start, and the future.
 #[test]
 fn a_live_history_is_told_by_slot() {
     let dir = tempfile::tempdir().unwrap();
@@ -100,7 +99,6 @@ fn a_live_history_is_told_by_slot() {
     let line = line.unwrap();
     assert_eq!((line.from_ns, line.slot_ns), (START - 10 * S, S));
     assert_eq!((line.packets.len(), line.bytes.len()), (30, 30));
-    // The first ten slots are before the start of the recording.
     assert!(line.packets[..10].iter().all(Option::is_none), "{line:?}");
     let own: Vec<u64> = line.packets[10..20]
         .iter()
@@ -137,8 +135,7 @@ fn a_live_history_is_told_by_slot() {
     }
 }
 
-/// After a ring overflowed, slots whose packets were all overwritten are unknown. The other slots
-/// have all packets that are still in the ring.
+/// Slots whose packets were all overwritten are unknown.
 #[test]
 fn what_is_overwritten_is_unknown() {
     let dir = tempfile::tempdir().unwrap();
@@ -178,8 +175,7 @@ fn what_is_overwritten_is_unknown() {
     );
 }
 
-/// A loss is spread over the time between two readings of a counter. The slots of an outage are
-/// marked.
+/// A loss is spread over its time range. The slots of an outage are marked.
 #[test]
 fn losses_and_outages_are_told_by_slot() {
     let triggers = TriggerLog::default();

@@ -10,7 +10,6 @@ use crate::{
     timeline::{TimelineRequest, TriggerLog},
 };
 
-/// A ring that a test fills by hand.
 struct Filled {
     ring: Ring,
     producers: Vec<Producer>,
@@ -74,7 +73,6 @@ impl Filled {
     }
 }
 
-/// A request.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     stamps: (i64, i64),
@@ -102,9 +100,7 @@ fn sum(counts: &[Option<u64>]) -> u64 {
     counts.iter().flatten().sum()
 }
 
-/// A minute has one packet a millisecond, and a burst of 2 ms at 1 Gbit/s. The peaks show the
-/// height of the burst at each slot width, in packets and in bytes, for one queue and for four
-/// queues.
+/// A minute has one packet a millisecond, and a burst of 2 ms at 1 Gbit/s.
 #[test]
 fn a_burst_keeps_its_height_at_every_slot_width() {
     for (mib, queues, len, begin_ns) in [
@@ -136,7 +132,6 @@ fn a_burst_keeps_its_height_at_every_slot_width() {
             S,
             60 * S,
         ];
-        // Open buckets have all cells in their summaries, full buckets only some of their cells.
         for width_ns in widths {
             let all = 60 * S / width_ns;
             let slots = all.min(2000);
@@ -161,8 +156,8 @@ fn a_burst_keeps_its_height_at_every_slot_width() {
             );
             let bytes = most(&peaks.all.peak_packets) * len as u64;
             assert_eq!(most(&peaks.all.peak_bytes), bytes, "{what}");
-            // The slots have about as many packets as have stamps in the time range, and exactly as
-            // many if the range begins at 0.
+            // Packets at the edges of the time range may count in part, unless the range begins at
+            // 0.
             let (from, to) = stamps;
             let within = times.iter().filter(|ns| (from..=to).contains(ns)).count();
             let counted = sum(&line.packets);
@@ -178,7 +173,7 @@ fn a_burst_keeps_its_height_at_every_slot_width() {
     }
 }
 
-/// 16 packets in one millisecond, of which each queue and each bucket has some.
+/// 16 packets of one millisecond, from two queues, in several buckets.
 #[test]
 fn an_interval_of_two_buckets_and_two_queues_is_one() {
     let mut filled = Filled::new(16, 2);
@@ -250,9 +245,8 @@ fn series_have_their_own_peaks() {
     assert!(series(SeriesBy::Nothing).is_empty());
 }
 
-/// A request that may read few records begins with the newest buckets, and says from which time on
-/// all buckets are read. The next requests read the rest. Then open buckets get more records, and a
-/// further request reads only the new records.
+/// A request with few records begins with the newest buckets, and later requests read the rest.
+/// After that, a request reads only new records.
 #[test]
 fn a_request_reads_a_bounded_number_of_records() {
     let mut filled = Filled::new(16, 2);
@@ -329,7 +323,7 @@ fn overwritten_buckets_are_left_out() {
     let peaks = line.peaks.unwrap();
     assert_eq!((sum(&line.packets), sum(&peaks.all.wire_bytes)), (0, 0));
     assert_eq!(peaks.known_from_ns, None);
-    // This request makes summaries of the new buckets. The old list of buckets still gives nothing.
+    // Summaries of newer contents give the old list of buckets nothing.
     let now = filled.buckets();
     let stored = now.iter().map(|it| it.stretch.packets).sum::<u64>();
     let line = filled.line(now, Asked::of((0, 4 * S - 1), 400));
@@ -337,8 +331,7 @@ fn overwritten_buckets_are_left_out() {
     assert_eq!(sum(&filled.line(listed, slots).packets), 0);
 }
 
-/// The clock is set forward by an hour within a bucket: peaks are at the stamps of the packets, not
-/// at their ring time.
+/// The clock is set forward by an hour within a bucket.
 #[test]
 fn peaks_are_where_the_stamps_are() {
     let dir = tempfile::tempdir().unwrap();
@@ -371,8 +364,7 @@ fn peaks_are_where_the_stamps_are() {
     }
 }
 
-/// A dropped cell has at most 1/256 of the packets and of the bytes of its bucket. Each part of the
-/// bucket's time range keeps its largest cells of each series.
+/// A dropped cell has at most 1/256 of the packets and of the bytes of its bucket.
 #[test]
 fn a_full_bucket_keeps_its_largest_cells() {
     for (seed, series) in [(1, 1), (2, 2), (3, 300)] {
