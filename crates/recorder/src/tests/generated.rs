@@ -22,25 +22,20 @@ use crate::{
 const START: i64 = 1_800_000_000 * S;
 const PAST: i64 = 60 * MS;
 const FUTURE: i64 = 15 * MS;
-/// Times of triggers, ms. The windows of the second and the third trigger include the clock step,
-/// which is between these two triggers.
+/// Times of triggers, ms. The clock is stepped between the second and the third trigger.
 const TRIGGERS: [i64; 4] = [100, 150, 170, 260];
-/// Time of the trigger that the flood of large packets follows, ms.
+/// Time of the trigger that a flood of large packets follows, ms.
 const FLOODED: i64 = TRIGGERS[2];
 /// Time of the clock step, and the time range in which the disk fails, ms.
 const STEP: i64 = 155;
 const TROUBLE: std::ops::Range<i64> = 152..199;
-/// Time range in which large packets arrive, ms: within the past of the last trigger. With three
-/// sources these packets fill almost a third of the ring. With one source the test sends no large
-/// packets here.
+/// Time range in which large packets arrive, ms.
 const BULK: std::ops::Range<i64> = 205..225;
 const END: i64 = 300;
 const LARGE_BYTES: usize = 250_000;
-/// Bytes of a block. Each large packet fills at least one block, which is written while the dump
-/// goes on.
+/// Bytes of a block. Each large packet fills at least one block.
 const BLOCK_BYTES: usize = 20_000;
 
-/// The failures of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cell {
     step_ns: i64,
@@ -49,7 +44,6 @@ struct Cell {
     disk: Trouble,
     is_hostile: bool,
     sources: Sources,
-    /// Threads that serve the sources.
     capture_threads: usize,
 }
 
@@ -69,8 +63,7 @@ enum Sources {
 }
 
 impl Cell {
-    /// All possible combinations with this step of the clock. One, two or three threads serve three
-    /// sources with watermarks, in turns from `turn` on.
+    /// All possible combinations with this step of the clock.
     fn all(step_ns: i64, turn: usize) -> Vec<Self> {
         let mut cells: Vec<Self> = Vec::new();
         for number in 0..2 * 2 * 3 * 2 * 3 {
@@ -107,26 +100,22 @@ impl Cell {
         if self.sources == Sources::One { 1 } else { 3 }
     }
 
-    /// The source that sends the trigger packet at this time.
     fn triggering(self, ms: i64) -> usize {
         usize::try_from(ms).unwrap() % self.queues()
     }
 
-    /// The stamp of a packet that is sent at `at_ns`: the system's clock is stepped, another clock
-    /// is not.
+    /// The stamp of a packet that is sent at `at_ns`. Only the system's clock is stepped.
     fn stamp_ns(self, source: usize, at_ns: i64) -> i64 {
         let is_foreign = self.sources == Sources::OneWithoutWatermark && source == 2;
         let is_stepped = !is_foreign && at_ns > (STEP - 1) * MS;
         START + at_ns + if is_stepped { self.step_ns } else { 0 }
     }
 
-    /// Bytes of a ring with four buckets of 1 MiB for each source and for the analyzer.
     fn ring_bytes(self) -> usize {
         (4 * (self.queues() + 1)) << 20
     }
 }
 
-/// A packet as it was sent.
 #[derive(Debug, Clone)]
 struct Sent {
     /// Time since the start on a clock without steps, ns.
@@ -136,7 +125,6 @@ struct Sent {
     data: Arc<[u8]>,
 }
 
-/// A recorder, and the packets that were sent.
 struct Recording {
     cell: Cell,
     has_writers: bool,
@@ -148,8 +136,7 @@ struct Recording {
 }
 
 impl Recording {
-    /// `has_writers`: the dumper does not wait for the threads that write dumps, as live. Otherwise
-    /// the dumper waits, as from files.
+    /// `has_writers`: the dumper does not wait for the threads that write dumps.
     fn new(cell: Cell, has_writers: bool, analyzers: Analyzers) -> Self {
         let plan = RigConfig {
             analyzers,
@@ -186,7 +173,6 @@ impl Recording {
         }
     }
 
-    /// A packet arrives now.
     fn send(&mut self, source: usize, data: Arc<[u8]>) {
         let at_ns = self.rig.clock.mono_ns.load(Ordering::SeqCst);
         let stamp_ns = self.cell.stamp_ns(source, at_ns);
@@ -204,7 +190,7 @@ impl Recording {
         });
     }
 
-    /// Sends a small packet with a unique number to a port.
+    /// Sends a small packet with a number to a port.
     fn send_small(&mut self, source: usize, port: u16) {
         let number = u32::try_from(self.sent.len()).unwrap();
         let mut data = udp(1, port, number);
@@ -216,8 +202,8 @@ impl Recording {
         self.send(source, data.into());
     }
 
-    /// Each source sends one packet just before a millisecond and one at the millisecond, which may
-    /// trigger. So there are packets at both ends of every window, and 1 ns before its start.
+    /// Each source sends one packet 1 ns before a millisecond and one at the millisecond, which may
+    /// trigger.
     fn round(&mut self, ms: i64) {
         for ns in [MS - 1, 1] {
             self.rig.pass(ns);
@@ -257,8 +243,8 @@ impl Recording {
                 self.send_large(ring_bytes / 3 / 20);
             }
             if self.cell.reservation_falls && ms == FLOODED {
-                // The analyzer requests the dump. Then the earlier packets of its window are
-                // overwritten before the dumper reads anything.
+                // The analyzer requests the dump, but the dumper does not run until the flood is
+                // stored.
                 self.rig.insert();
                 self.rig.look();
                 for _ in 0..5 {
@@ -268,7 +254,6 @@ impl Recording {
             }
             self.step();
         }
-        // Every window ends, and then every wait for counters.
         for _ in 0..3 {
             self.rig.pass(S);
             self.step();
@@ -297,8 +282,8 @@ impl Recording {
         }
     }
 
-    /// The expected packets of a trigger's dump: all packets of its window, both ends included,
-    /// ordered by a clock without steps and then by source.
+    /// All packets of a trigger's window, both ends included, ordered by a clock without steps and
+    /// then by source.
     fn expected(&self, trigger_ms: i64) -> Vec<&Sent> {
         let window = trigger_ms * MS - PAST..=trigger_ms * MS + FUTURE;
         let sent = self.sent.iter();
@@ -307,7 +292,6 @@ impl Recording {
         expected
     }
 
-    /// The last report of each trigger.
     fn reports(&self) -> BTreeMap<i64, &DumpReport> {
         let reports = &self.rig.reports;
         let of = |ms| {
@@ -324,8 +308,7 @@ impl Recording {
         let reports = self.reports();
         let triggers: Vec<i64> = reports.keys().copied().collect();
         assert_eq!(triggers, TRIGGERS, "{cell:?}: {:?}", self.rig.reports);
-        // The flood overtakes readers of the ring, but not inserters that analyze the packets they
-        // store.
+        // The flood overtakes readers of the ring, but not inserters that analyze packets.
         let unseen = self.rig.common.counters.reading().unseen;
         let is_inline = self.analyzers == Analyzers::Auto && cell.capture_threads == cell.queues();
         let is_lapped = cell.reservation_falls && !is_inline;
@@ -396,7 +379,7 @@ impl Recording {
     }
 }
 
-/// Checks that all packets in the file are expected packets, each at most once, and in order.
+/// Checks that the file has only expected packets, each at most once, and in order.
 fn assert_is_part(held: &[(i64, Vec<u8>)], expected: &[&Sent], case: &str) {
     let mut rest = expected.iter();
     for (index, (stamp_ns, data)) in held.iter().enumerate() {
@@ -415,8 +398,8 @@ fn assert_is_part(held: &[(i64, Vec<u8>)], expected: &[&Sent], case: &str) {
     }
 }
 
-/// Checks that the verdict reports missing packets exactly if packets were lost. If the verdict has
-/// a number, the number must be right. If it has an upper bound, the bound must not be too low.
+/// Checks that the verdict reports missing packets exactly if packets were lost. A number must be
+/// right, and an upper bound must not be too low.
 fn assert_named(report: &DumpReport, lost: u64, case: &str) {
     let missing = || report.missing.iter();
     let named: Option<u64> = missing().map(|entry| entry.packets).sum();

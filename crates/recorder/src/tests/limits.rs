@@ -19,14 +19,11 @@ use crate::{
 const PAST: i64 = 20;
 /// Small packets of a window after its trigger packet, one a millisecond.
 const FUTURE: i64 = 10;
-/// All small packets of a window, its trigger packet included.
 const ALL: u64 = 31;
-/// Bytes of a small packet.
 const BYTES: u64 = 32;
 
 #[derive(Debug, Clone, Copy)]
 struct Cell {
-    /// The limit, in packets.
     limit: u64,
     is_of_bytes: bool,
     is_disk_full: bool,
@@ -35,9 +32,8 @@ struct Cell {
 
 impl Cell {
     fn all() -> impl Iterator<Item = Self> {
-        // These packets reach the limits: two packets within the past, the last packet of the past,
-        // the trigger, the next packet, and the last two packets of the window. The other limits
-        // are one packet more than the window has, and no limit.
+        // Limits that are reached within the past, at its last packet, at the trigger, at the next
+        // packet, at the end of the window, or not at all.
         let limits = [1, 5, 20, 21, 22, 30, ALL, ALL + 1, u64::MAX];
         let cells = limits
             .into_iter()
@@ -50,7 +46,8 @@ impl Cell {
         })
     }
 
-    /// The report, the times of the file's packets (none if the disk is full) and of all sent, ms.
+    /// The report, times of the file's packets (none if the disk is full) and of all sent packets,
+    /// ms.
     fn run(self) -> (DumpReport, Vec<i64>, Vec<i64>) {
         let bytes_max = self.limit.saturating_mul(BYTES);
         let plan = RigConfig {
@@ -83,8 +80,8 @@ impl Cell {
             rig.arrive(0, udp(1, if ms == 50 { 9 } else { 7 }, 0));
             sent.push(ms);
             if ms == 50 {
-                // The analyzer requests the dump. Before the dumper reads anything, the ring may
-                // overwrite everything, and then the disk may be full.
+                // Before the dumper reads anything, the ring may overwrite everything, and the disk
+                // may become full.
                 rig.insert();
                 rig.look();
                 for _ in 0..if self.reservation_falls { 48 } else { 0 } {
@@ -132,8 +129,6 @@ fn a_limit_meets_everything_else() {
             assert_eq!(is_clipped, report.clipped.len() == 1, "{case}");
             continue;
         }
-        // The dump has all packets from the start of its window up to its last packet, or reports
-        // what is missing.
         let is_whole = sent.starts_with(&held) && (is_clipped || held.len() == sent.len());
         assert_eq!(report.verdict == Verdict::Complete, is_whole, "{case}");
         let evicted = missing(&report)
@@ -151,8 +146,8 @@ fn a_limit_meets_everything_else() {
     }
 }
 
-/// Only one dump may be open. A dump that reaches its limit ends at once, long before the end of
-/// its window, and the next hit starts a dump with its own limit.
+/// Only one dump may be open. A dump that reaches its limit ends long before the end of its window,
+/// and the next hit starts a dump.
 #[test]
 fn live_a_dump_that_is_full_makes_room_for_the_next() {
     let dir = tempfile::tempdir().unwrap();
@@ -187,7 +182,7 @@ fn live_a_dump_that_is_full_makes_room_for_the_next() {
     assert!(last.packets < 50 && last.clipped == ["stop"], "{last:?}");
 }
 
-/// A dump that has reached its limit reserves no buckets for the rest of a long window, even if the
+/// A dump that has reached its limit reserves no buckets for the rest of its window, even if the
 /// analyzer pauses.
 #[test]
 fn a_full_dump_gives_its_reservation_back() {
@@ -203,7 +198,7 @@ fn a_full_dump_gives_its_reservation_back() {
         rig.arrive(0, udp(1, if number == 10 { 9 } else { 7 }, 0));
         rig.arrive(0, vec![0x45; 250_000]);
         rig.insert();
-        // After the trigger the analyzer does not run, so it does not learn that the dump is full.
+        // After the trigger the analyzer does not run.
         if number <= 10 {
             rig.look();
         }
@@ -221,8 +216,8 @@ fn a_full_dump_gives_its_reservation_back() {
     assert_eq!(rig.reports[0].packets, 3);
 }
 
-/// A sink has no room, and the ring overwrites packets that its dump has not read. Before that, the
-/// dump has read enough packets to reach its limit, so no packets of the dump are missing.
+/// The ring overwrites packets that a dump without room has not read. The dump needs none of these:
+/// it has packets up to its limit.
 #[test]
 fn what_falls_behind_the_last_packet_is_not_missing() {
     let dir = tempfile::tempdir().unwrap();
@@ -251,8 +246,7 @@ fn what_falls_behind_the_last_packet_is_not_missing() {
 }
 
 /// A source without watermarks delivers a packet that belongs before the last packet of a full
-/// dump. The packet is too late, and counted. A packet after the dump's last packet is not too
-/// late, although its time is in the window.
+/// dump: it counts as late. A packet after the dump's last packet does not.
 #[test]
 fn what_comes_late_for_a_full_dump_is_counted() {
     for (back_ms, expected) in [(30, 1), (5, 0)] {
@@ -269,8 +263,8 @@ fn what_comes_late_for_a_full_dump_is_counted() {
             rig.pass(MS);
             rig.arrive(0, udp(1, if ms == 40 { 9 } else { 7 }, 0));
             if ms == 60 {
-                // The dump is full: its 10th and last packet is at 10 ms. The late packet is
-                // before that, at 5 ms, or after that, at 35 ms.
+                // The last packet of the full dump is at 10 ms. The late packet is at 5 ms or at 35
+                // ms.
                 let late_ns = START + (40 - back_ms - if expected == 1 { 5 } else { 0 }) * MS;
                 let frame = (late_ns, udp(1, 7, 1));
                 rig.feeds[1].lock().unwrap().frames.push_back(frame);
@@ -285,9 +279,8 @@ fn what_comes_late_for_a_full_dump_is_counted() {
     }
 }
 
-/// Files in order, out of order by less than `reorder-window`, and by more, with random limits and
-/// rings of two sizes. Each run gives the same files. A complete dump has the first packets of its
-/// window, or counts as outdated.
+/// Files in order and out of order, with random limits. Each run gives the same files. A complete
+/// dump has the first packets of its window, or counts as outdated.
 #[test]
 fn from_files_a_limit_ends_a_dump_at_the_same_packet() {
     let dir = tempfile::tempdir().unwrap();
@@ -366,8 +359,8 @@ fn from_files_a_limit_ends_a_dump_at_the_same_packet() {
     assert!(all_late > 10, "packets were too late for {all_late}");
 }
 
-/// Late packets count for the limits of dumps, and may be the packets that reach the limits. A dump
-/// that lacks a late packet, because it was full before, is incomplete or counts as outdated.
+/// A dump that lacks a late packet, because it was full before, is incomplete or counts as
+/// outdated.
 #[test]
 fn from_files_a_late_packet_ends_a_dump() {
     let dir = tempfile::tempdir().unwrap();
@@ -377,7 +370,6 @@ fn from_files_a_late_packet_ends_a_dump() {
         let mut packet = udp(1, if n == 0 { 9 } else { 7 }, 0);
         packet.resize(1400, 0);
         frames.push((START + n * 4 * MS, packet.clone()));
-        // The delay of these packets grows from packet to packet, and their stamps are in order.
         if n >= 500 && n % 50 == 0 {
             frames.push((START + n * MS / 5 + 1, packet));
         }
@@ -418,9 +410,8 @@ fn from_files_a_late_packet_ends_a_dump() {
     assert!(told.contains(&late), "{late} of {told:?}");
 }
 
-/// Packets are out of order by less than `reorder-window`, and the ring is full, so that the
-/// inserter runs the analyzer and the dumper again and again. A limit ends no dump at a packet
-/// while older packets can still arrive.
+/// Packets are out of order by less than `reorder-window`, and the ring is full. A limit ends no
+/// dump at a packet while older packets can arrive.
 #[test]
 fn from_files_a_full_ring_ends_no_dump_too_soon() {
     let dir = tempfile::tempdir().unwrap();
@@ -453,8 +444,8 @@ fn from_files_a_full_ring_ends_no_dump_too_soon() {
     }
 }
 
-/// When the dumper accounts for the bytes that dumps cost, it reads up to a packet within a batch.
-/// It must not read these packets again.
+/// With a limit of bytes per hour, the dumper reads up to a packet within a batch. It must not read
+/// these packets again.
 #[test]
 fn from_files_nothing_is_read_twice() {
     let dir = tempfile::tempdir().unwrap();

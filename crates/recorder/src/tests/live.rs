@@ -35,8 +35,8 @@ pub(crate) fn missing(report: &crate::DumpReport) -> Vec<(&str, Option<u64>)> {
 }
 
 /// 16 producers with one packet a second each, and a ring of 128 MiB: a packet that is one hour old
-/// is still dumped. The stored time is about the ring's bytes divided by the rate. The formula c(r)
-/// of the FlowScope paper has no term for the number of producers.
+/// is still dumped. The formula c(r) of the FlowScope paper has no term for the number of
+/// producers.
 #[test]
 fn an_hour_of_slow_queues_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -71,13 +71,11 @@ fn an_hour_of_slow_queues_stays() {
     let packets = packets(report);
     let trigger_ns = START + (hour + 11) * S;
     assert_eq!(packets[0].0, trigger_ns - hour * S, "exactly one hour old");
-    // Seconds 11 to 3610 of 16 queues, and the trigger.
     assert_eq!(packets.len(), 16 * 3600 + 1);
     assert!(packets.is_sorted_by_key(|p| p.0));
 }
 
-/// On a silent link a dump ends on time. FlowScope's dumper waited for later traffic, so on a
-/// silent link its dump never ended.
+/// FlowScope's dumper waited for later traffic, so on a silent link its dump never ended.
 #[test]
 fn a_dump_on_a_silent_link_ends_on_time() {
     let dir = tempfile::tempdir().unwrap();
@@ -85,7 +83,6 @@ fn a_dump_on_a_silent_link_ends_on_time() {
     rig.pass(MS);
     rig.arrive(0, udp(1, 9, 1));
     rig.step();
-    // The watermark is 1 ms earlier than the clock, and must pass the end of the window.
     rig.pass(S + MS);
     rig.step();
     assert!(
@@ -102,7 +99,6 @@ fn a_dump_on_a_silent_link_ends_on_time() {
     );
 }
 
-/// A queue whose watermark no longer moves cannot keep a dump open for long.
 #[test]
 fn a_stuck_watermark_ends_50_ms_late() {
     let dir = tempfile::tempdir().unwrap();
@@ -112,7 +108,6 @@ fn a_stuck_watermark_ends_50_ms_late() {
     rig.step();
     rig.pass(S + 50 * MS);
     rig.feeds[0].lock().unwrap().watermark_ns = Some(START);
-    // The queue reports no watermark, so the producer's watermark stays where it was.
     rig.feeds[0].lock().unwrap().watermark_ns = None;
     rig.step();
     assert!(rig.reports.is_empty());
@@ -123,8 +118,8 @@ fn a_stuck_watermark_ends_50_ms_late() {
     assert_eq!(rig.reports.len(), 1);
 }
 
-/// The analyzer pauses after reading its clock, and a packet arrives meanwhile. The packet's window
-/// must not end early for that reason, whichever reading precedes the pause.
+/// The analyzer pauses after any reading of its clock, and a packet arrives meanwhile. The packet's
+/// window must not end early for that reason.
 #[test]
 fn a_window_is_not_cut_short_by_an_analyzer_that_stood_still() {
     let mut readings = 0;
@@ -134,8 +129,8 @@ fn a_window_is_not_cut_short_by_an_analyzer_that_stood_still() {
     assert!(readings > 0, "the clock was never looked at");
 }
 
-/// Tests a pause: `readings` readings of the clock precede the reading that the pause follows.
-/// Returns `false` if there was no such reading.
+/// The pause follows `readings` readings of the clock and one more. Returns `false` if there was no
+/// such reading.
 fn stands_still_behind(readings: usize) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = Rig::new(&config(), START, dir.path());
@@ -145,8 +140,7 @@ fn stands_still_behind(readings: usize) -> bool {
     if !rig.analyze_with_pause(readings, 500 * MS, udp(1, 9, 1)) {
         return false;
     }
-    // After the next line, a window that began with the pause would have ended 100 ms ago, or 50 ms
-    // ago if it waited for a watermark.
+    // After the next line, a window that began with the pause would have ended.
     rig.pass(S - 400 * MS);
     rig.step();
     rig.pass(100 * MS);
@@ -167,7 +161,6 @@ fn stands_still_behind(readings: usize) -> bool {
     true
 }
 
-/// A packet in the windows of two dumps is in both dumps.
 #[test]
 fn overlapping_dumps_share_packets() {
     let dir = tempfile::tempdir().unwrap();
@@ -199,8 +192,7 @@ fn overlapping_dumps_share_packets() {
     assert_eq!(numbers(1), (5..=35).collect::<Vec<_>>());
 }
 
-/// Packets that are analyzed together trigger as they do alone: each hit has its own dump, in
-/// order.
+/// Each hit of a batch has its own dump, in order.
 #[test]
 fn every_hit_of_a_large_batch_counts() {
     let dir = tempfile::tempdir().unwrap();
@@ -227,7 +219,6 @@ fn every_hit_of_a_large_batch_counts() {
     }
 }
 
-/// Kernel loss inside the window makes the dump incomplete; loss outside does not.
 #[test]
 fn loss_counts_where_it_happened() {
     for (lost_before, lost_inside, verdict) in
@@ -266,8 +257,7 @@ fn loss_counts_where_it_happened() {
     }
 }
 
-/// One source fails while another one is still recorded: all later dumps report that, not only
-/// dumps that are open at that time.
+/// One source fails while another is still recorded: later dumps report that, too.
 #[test]
 fn a_source_that_is_gone_is_missing_from_every_later_dump() {
     for failed in [false, true] {
@@ -297,12 +287,10 @@ fn a_source_that_is_gone_is_missing_from_every_later_dump() {
         if failed {
             assert_eq!(report.verdict, Verdict::Incomplete, "{report:?}");
             assert_eq!(missing, [(crate::INTERFACE_DOWN, None)]);
-            // The source counts as away as long as the other sources are recorded.
             let away_ns = u64::try_from(62 * S).unwrap();
             assert_eq!((source.gaps, source.gap_ns), (1, away_ns));
         } else {
             assert_eq!(source.gaps, 0);
-            // A source that ended without an error is missing from no dump.
             assert_eq!(
                 (report.verdict, missing),
                 (Verdict::Complete, vec![]),
@@ -312,7 +300,7 @@ fn a_source_that_is_gone_is_missing_from_every_later_dump() {
     }
 }
 
-/// A stop closes the window without waiting for its end. The dump is clipped, not incomplete.
+/// A stop closes the window early. The dump is clipped, not incomplete.
 #[test]
 fn a_stop_clips() {
     let dir = tempfile::tempdir().unwrap();
@@ -336,8 +324,7 @@ fn a_stop_clips() {
     );
 }
 
-/// The counters report a loss only after the window has closed. The loss still counts, because the
-/// verdict waits for the counters.
+/// The counters report a loss only after the window has ended. The verdict waits for the counters.
 #[test]
 fn a_verdict_waits_for_the_counters() {
     let dir = tempfile::tempdir().unwrap();
@@ -366,8 +353,7 @@ fn a_verdict_waits_for_the_counters() {
     );
 }
 
-/// If the counters are not read again after a time within the window, the verdict states that
-/// losses are unknown, and is not complete.
+/// If the counters are not read again after a time within the window, the verdict is not complete.
 #[test]
 fn unknown_losses_are_not_called_complete() {
     let dir = tempfile::tempdir().unwrap();
@@ -388,8 +374,7 @@ fn unknown_losses_are_not_called_complete() {
     assert_eq!(report.missing[0].source.as_deref(), Some("fake0"));
 }
 
-/// More buckets were overwritten than the log remembers: a window without packets of those buckets
-/// is still complete.
+/// More buckets were overwritten than the log remembers. A later window is still complete.
 #[test]
 fn what_was_forgotten_long_ago_is_not_missing() {
     let dir = tempfile::tempdir().unwrap();
@@ -400,12 +385,10 @@ fn what_was_forgotten_long_ago_is_not_missing() {
         ..config()
     };
     let mut rig = Rig::new(&plan, START, dir.path());
-    // Four large packets fill a bucket of 1 MiB; the log remembers 8192 buckets.
     let large = vec![0x45; 250_000];
     for _ in 0..8300 {
         for _ in 0..4 {
             rig.arrive(0, large.clone());
-            // Stored at once, so that the next packet reuses the memory of the fake queue.
             rig.insert();
         }
         rig.pass(S);
@@ -424,7 +407,6 @@ fn what_was_forgotten_long_ago_is_not_missing() {
     );
 }
 
-/// Inserters find every hit, whatever else is in their bursts.
 #[test]
 fn every_hit_is_found_by_inserters() {
     let dir = tempfile::tempdir().unwrap();
@@ -432,7 +414,7 @@ fn every_hit_is_found_by_inserters() {
         queues: 3,
         triggers: &["udp port 9", "udp src port 9 or udp dst port 11"],
         past_ns: 0,
-        // A long window: while no window is closed, the analyzer need not check each packet.
+        // While no window is closed, the analyzer need not check each packet.
         future_ns: 1000 * S,
         max_dumps: 1000,
         ..config()
@@ -443,7 +425,6 @@ fn every_hit_is_found_by_inserters() {
     for round in 0..400 {
         for queue in 0..3 {
             for _ in 0..random.usize(..150) {
-                // Every fourth round has no hits.
                 let port = match random.u32(..200) {
                     0 if round % 4 > 0 => 9,
                     1 if round % 4 > 0 => 11,

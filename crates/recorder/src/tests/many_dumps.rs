@@ -1,4 +1,4 @@
-//! Many dumps at once: other dumps change nothing in the packets of a dump.
+//! Many dumps at once: other dumps do not change the packets of a dump.
 
 use std::{
     ops::{Range, RangeInclusive},
@@ -18,7 +18,7 @@ use crate::{
 };
 
 const START: i64 = 1_800_000_000 * S;
-/// The number of a packet that triggers.
+/// The number in the packets that trigger.
 const TRIGGER: u32 = u32::MAX;
 const PAST: i64 = 40 * MS;
 const FUTURE: i64 = 25 * MS;
@@ -27,8 +27,8 @@ const FLOWS: u16 = 300;
 /// A packet as it was sent: time, source port, number.
 type Sent = (i64, u16, u32);
 
-/// Records random traffic of [`FLOWS`] flows on two queues. Each flow has a source port and
-/// triggers once. Passes the sent packets, and each dump with its packets, to `check`.
+/// Records random traffic of [`FLOWS`] flows, each of which triggers once. Passes the sent packets,
+/// and each dump with its packets, to `check`.
 fn record(dump: &str, check: impl Fn(&[Sent], &DumpReport, Vec<Sent>)) {
     let seed = 0x00d0_1e5e;
     let mut random = fastrand::Rng::with_seed(seed);
@@ -47,7 +47,6 @@ fn record(dump: &str, check: impl Fn(&[Sent], &DumpReport, Vec<Sent>)) {
         ..RigConfig::default()
     };
     let mut rig = Rig::new(&plan, START, dir.path());
-    // Some flows trigger in rounds 60 to 199, and all others together in round 200.
     let triggers: Vec<u32> = (0..FLOWS).map(|_| random.u32(60..500).min(200)).collect();
     let mut sent = Vec::new();
     for round in 0..300 {
@@ -95,8 +94,8 @@ fn window(report: &DumpReport) -> RangeInclusive<i64> {
     report.trigger_ns - PAST..=report.trigger_ns + FUTURE
 }
 
-/// The packets that were sent in the window of a dump and that `takes` selects. Packets of the same
-/// round have the same time, and are in the order of their queues.
+/// The packets that were sent in the window of a dump and that `takes` selects, ordered by time and
+/// queue.
 fn expected(sent: &[Sent], report: &DumpReport, takes: impl Fn(&Sent) -> bool) -> Vec<Sent> {
     let window = window(report);
     let in_window = sent.iter().filter(|one| window.contains(&one.0));
@@ -147,17 +146,14 @@ fn dumps_that_are_asked_about_every_packet_hold_what_they_take() {
     });
 }
 
-/// Bytes of the ring in the tests that fill the ring with large packets.
 const RING_BYTES: usize = 12 << 20;
 const LARGE_BYTES: usize = 100_000;
-/// The first port of the rules: each rule triggers on packets to one port.
 const FIRST_RULE: u16 = 10;
 const RULES: u16 = 8;
 
-/// Dumps of everything open and close at random while packets arrive. Sometimes more packets arrive
-/// than the ring holds before the dumper has its turn, and some files have no room for a while.
-/// Each dump has the packets of its window, once and in order, except packets that its verdict
-/// reports as missing. Returns the number of dumps, and the number of incomplete ones.
+/// Dumps open and close at random while packets arrive, sometimes more than the ring holds before
+/// the dumper runs. Checks each finished dump. Returns the number of dumps, and the number of
+/// incomplete dumps.
 fn come_and_go(seed: u64) -> (usize, usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let ports: Vec<String> = (FIRST_RULE..FIRST_RULE + RULES)
@@ -200,7 +196,6 @@ fn come_and_go(seed: u64) -> (usize, usize) {
             send(&rig, random.usize(..2), port, 0);
         }
         if !is_last && random.u8(..25) == 0 {
-            // The analyzer may have ordered dumps that the dumper does not know yet.
             rig.insert();
             if random.bool() {
                 rig.look();
@@ -230,8 +225,8 @@ fn come_and_go(seed: u64) -> (usize, usize) {
     (checked, incomplete)
 }
 
-/// Checks that a dump of everything has the packets of its window, except at most as many packets
-/// as its verdict reports as missing.
+/// Checks that a dump has the packets of its window, once and in order, except packets that its
+/// verdict reports as missing.
 fn assert_holds(disk: &FakeDisk, sent: &[(i64, usize, u32)], report: &DumpReport, case: &str) {
     let window = window(report);
     let mut expected: Vec<_> = sent.iter().filter(|one| window.contains(&one.0)).collect();
@@ -272,8 +267,7 @@ fn dumps_that_come_and_go_say_what_they_lack() {
     );
 }
 
-/// While dumps are open the ring wraps around many times: packets that all dumps have read are
-/// released.
+/// Packets that all open dumps have read do not stay reserved.
 #[test]
 fn what_was_read_for_all_dumps_is_overwritten() {
     let dir = tempfile::tempdir().unwrap();
@@ -314,12 +308,11 @@ fn what_was_read_for_all_dumps_is_overwritten() {
 
 /// Length of the windows of a [`Crowd`], ns.
 const LONG: i64 = 3600 * S;
-/// Dumps that open at once. The events of these dumps fit the event log.
+/// Dumps that open at once.
 const TOGETHER: usize = 256;
 /// Time between the openings of [`TOGETHER`] dumps each, ns.
 const APART: i64 = 10 * MS;
 
-/// Very many dumps of one flow each.
 struct Crowd {
     rig: Rig,
 }
@@ -341,14 +334,12 @@ impl Crowd {
         }
     }
 
-    /// A packet of a flow arrives and triggers.
     fn arrive(&self, flow: usize) {
         let mut packet = udp(1000, 9, 0);
         packet[12..16].copy_from_slice(&u32::try_from(flow).unwrap().to_be_bytes());
         self.rig.arrive(0, packet);
     }
 
-    /// Opens the dumps of these flows.
     fn open(&mut self, flows: Range<usize>) {
         for start in flows.clone().step_by(TOGETHER) {
             (start..flows.end.min(start + TOGETHER)).for_each(|flow| self.arrive(flow));
@@ -359,8 +350,7 @@ impl Crowd {
         assert!(self.rig.reports.is_empty());
     }
 
-    /// Lets the windows of the dumps end that [`Self::open`] has just opened, and checks their
-    /// total number of packets.
+    /// Lets the windows of open dumps end, and checks the total number of packets.
     fn finish(&mut self, dumps: usize, packets: u64) {
         let opened = i64::try_from(dumps.div_ceil(TOGETHER)).unwrap() * APART;
         self.rig.pass(LONG - opened - APART);
@@ -377,7 +367,7 @@ impl Crowd {
         assert_eq!(found, packets);
     }
 
-    /// Does a round, and returns how often the dumper inspected a dump in the round.
+    /// Returns how often the dumper inspected a dump in one round.
     fn looks(&mut self) -> usize {
         let before = self.rig.dumper().looks();
         self.rig.step();
@@ -385,7 +375,7 @@ impl Crowd {
     }
 }
 
-/// How many dumps a round inspects depends on what changed, not on how many are open or finished.
+/// A round inspects dumps that changed, however many are open or finished.
 #[test]
 fn a_round_looks_at_what_changed() {
     let (finished, open) = (10_000, 65_536);

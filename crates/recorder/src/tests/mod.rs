@@ -1,5 +1,4 @@
-//! Tests of a recorder's promises. Most tests use a recorder that they step ([`rig`]), and control
-//! its clock, its queues and often its disk.
+//! Tests of a recorder's promises, most with a recorder that the test steps ([`rig`]).
 
 mod alert_marks;
 mod alerts;

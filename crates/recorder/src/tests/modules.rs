@@ -12,8 +12,8 @@ use super::{
 use crate::{Analyzers, Config, DumpReport, Scripts, Verdict};
 
 const START: i64 = 1_700_000_000 * S;
-/// A module that requests a dump at the first packet of each flow with port 9. A flow ends at the
-/// first check that is at least 3 s after its last packet.
+/// A module that requests a dump at the first packet of each flow with port 9. A flow ends if a
+/// check finds no packet of the last 3 s.
 const NINES: &str = "
     local m = { checkInterval = 1, stateType = 'double last;', partition = 'flow' }
     function m.handlePacket(key, state, pkt, isFirst)
@@ -36,7 +36,7 @@ fn threads(count: usize) -> Analyzers {
     Analyzers::Threads(NonZeroUsize::new(count).unwrap())
 }
 
-/// Times of the packets of a dump, in seconds since the start, and their numbers.
+/// Times of a dump's packets, in seconds since the start, and their numbers.
 fn packets(report: &DumpReport) -> Vec<(i64, u32)> {
     let mut reader = CaptureReader::open(&report.file).unwrap();
     let mut packets = Vec::new();
@@ -47,8 +47,7 @@ fn packets(report: &DumpReport) -> Vec<(i64, u32)> {
     packets
 }
 
-/// Live: a dump ends with its flow, long before the end of its window, whichever thread analyzes
-/// packets, and even on a silent link.
+/// A dump ends with its flow, long before the end of its window, even on a silent link.
 #[test]
 fn a_dump_ends_with_its_flow() {
     for (analyzers, queues) in [
@@ -69,7 +68,6 @@ fn a_dump_ends_with_its_flow() {
             ..RigConfig::default()
         };
         let mut rig = Rig::new(&plan, START, dir.path());
-        // 4 packets of one flow in 4 s. Another flow has one packet in each of the 20 seconds.
         for second in 0..20 {
             rig.pass(S);
             if (5..9).contains(&second) {
@@ -90,7 +88,6 @@ fn a_dump_ends_with_its_flow() {
             packets(report)
         };
         assert_eq!(of_flow(&mut rig), [(6, 5), (7, 6), (8, 7), (9, 8)]);
-        // The flow begins again, and then the link is silent.
         rig.pass(S);
         rig.arrive(queues - 1, udp(1000, 9, 77));
         rig.step();
@@ -111,11 +108,10 @@ fn a_dump_ends_with_its_flow() {
     }
 }
 
-/// The packets of a dump, and what clipped the dump.
 type QueriedPacket = (Vec<(i64, u32)>, Vec<&'static str>);
 
-/// From files: each dump ends at the same packet in every run, even if its filter also matches
-/// packets of other flows.
+/// Each dump ends at the same packet in every run, even if its filter also matches packets of other
+/// flows.
 #[test]
 fn files_end_dumps_with_their_flows_at_the_same_packet() {
     let dir = tempfile::tempdir().unwrap();
@@ -125,14 +121,13 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
     let mut time_ns = START;
     for number in 0..4000 {
         time_ns += random.i64(0..20 * MS);
-        // Sometimes a flow to port 9, for a second or two.
         let second = (time_ns - START) / S;
         let port = if second % 10 < 2 && random.u8(..4) == 0 {
             9
         } else {
             random.u16(100..105)
         };
-        // The filter of the first such flow's dump also matches some packets to other ports.
+        // Some packets of other flows match the dump filter.
         let source = if port != 9 && random.u8(..50) == 0 {
             1000
         } else if port == 9 {
@@ -143,8 +138,7 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
         frames.push((time_ns, udp(source, port, number)));
     }
     write(&capture, &frames);
-    // From files, hits wait for the reorder window (`hold`), which may be longer than these flows
-    // last.
+    // Hits wait for the reorder window (`hold`), which may be longer than these flows last.
     for hold in [1, 10].map(Duration::from_secs) {
         let mut seen: Option<Vec<QueriedPacket>> = None;
         for analyzers in [Analyzers::Auto, threads(4), Analyzers::Inline] {
@@ -176,8 +170,7 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
     }
 }
 
-/// Live: a dump that two flows requested ends with the last flow. A clock that is set in between
-/// makes no difference.
+/// A clock that is set in between makes no difference.
 #[test]
 fn a_dump_of_two_flows_ends_with_the_last() {
     for step_ns in [0, 3600 * S, -3600 * S] {
@@ -197,7 +190,6 @@ fn a_dump_of_two_flows_ends_with_the_last() {
                 wall_ns.fetch_add(step_ns, std::sync::atomic::Ordering::SeqCst);
                 rig.pass(0);
             }
-            // Both flows begin in the first second; one lasts 2 s, the other one 10 s.
             if second < 2 {
                 rig.arrive(0, udp(1000, 9, second));
             }
@@ -216,13 +208,12 @@ fn a_dump_of_two_flows_ends_with_the_last() {
             .map(|(_, number)| number)
             .collect();
         let last = numbers.iter().filter(|number| **number >= 200).max();
-        // The second flow ends 3 s after its last packet, at the next check.
         assert!((212..=214).contains(last.unwrap()), "{step_ns} {numbers:?}");
         rig.stop();
     }
 }
 
-/// A dump of two flows ends with the last flow, even if the two flows belong to different shards.
+/// The two flows of a dump may belong to different shards.
 #[test]
 fn flows_of_several_shards_hold_one_dump_open() {
     for queues in [[0, 1], [1, 0], [0, 0]] {
@@ -261,8 +252,7 @@ fn flows_of_several_shards_hold_one_dump_open() {
     }
 }
 
-/// A failed call of a module is reported and counted, and its packet counts as lost. The second
-/// failure disables the module. The recording and the rules continue.
+/// The second failure disables the module. The recording and the rules continue.
 #[test]
 fn a_module_that_fails_costs_its_batch() {
     let dir = tempfile::tempdir().unwrap();
@@ -305,7 +295,7 @@ fn a_module_that_fails_costs_its_batch() {
     assert_eq!(packets(all).len(), 5);
 }
 
-/// With `--single` a module can start no dump after the first one, but still handles all packets.
+/// With `--single` a module starts no dump after the first, but still handles all packets.
 #[test]
 fn modules_go_on_when_triggers_are_disarmed() {
     for analyzers in [Analyzers::Auto, Analyzers::Inline] {
@@ -330,7 +320,6 @@ fn modules_go_on_when_triggers_are_disarmed() {
     }
 }
 
-/// A module, without rules, gets 10,000 flows but may keep only 100: the others are evicted.
 #[test]
 fn a_module_has_as_many_flows_as_it_may() {
     let dir = tempfile::tempdir().unwrap();

@@ -27,7 +27,6 @@ fn threads(n: usize) -> Analyzers {
     Analyzers::Threads(NonZeroUsize::new(n).unwrap())
 }
 
-/// Two queues, and a ring with room for a reader of each queue.
 fn two_queues() -> RigConfig<'static> {
     RigConfig {
         queues: 2,
@@ -36,7 +35,7 @@ fn two_queues() -> RigConfig<'static> {
     }
 }
 
-/// A packet that was sent, and its time. The destination port decides which rule matches.
+/// A packet that was sent. The destination port decides which rule matches.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     at_ns: i64,
@@ -44,11 +43,9 @@ struct Sent {
     port: u16,
 }
 
-/// The identity of a dump: rule, trigger, expression, and the indexes of its packets among the sent
-/// packets.
+/// Rule, trigger, expression, and the indexes of a dump's packets among the sent packets.
 type Dump = (String, i64, String, Vec<usize>);
 
-/// A kind of dump expression that a rule requests.
 #[derive(Debug, Clone, Copy)]
 enum Form {
     Source,
@@ -60,7 +57,6 @@ enum Form {
 impl Form {
     const DEFAULT: &str = "udp port 7";
 
-    /// The rule's request.
     fn request(self) -> TriggerRequest {
         match self {
             Self::Source => dumping("src port $srcPort"),
@@ -70,7 +66,6 @@ impl Form {
         }
     }
 
-    /// The filled-in expression.
     fn text(self, Sent { source, port, .. }: Sent) -> String {
         match self {
             Self::Source => format!("src port {source}"),
@@ -80,7 +75,6 @@ impl Form {
         }
     }
 
-    /// Whether the dump of `trigger` selects a packet.
     fn takes(self, trigger: Sent, packet: Sent) -> bool {
         let (source, port) = (trigger.source == packet.source, trigger.port == packet.port);
         match self {
@@ -99,8 +93,8 @@ const LATE: [(usize, Form); 3] = [
     (450, Form::Default),
 ];
 
-/// A number for the rule that matches the packet at this place, and the kind of its dump
-/// expression. The rule of port 12 has another number after each change.
+/// A number for the rule that matches the packet, and its dump expression. A changed rule has
+/// another number.
 fn rule_of(packet: Sent, place: usize) -> Option<(usize, Form)> {
     match packet.port {
         9 => Some((0, Form::Source)),
@@ -114,7 +108,6 @@ fn rule_of(packet: Sent, place: usize) -> Option<(usize, Form)> {
     }
 }
 
-/// The expected dumps.
 fn expected(sent: &[Sent]) -> Vec<Dump> {
     let mut open: Vec<(usize, String, i64)> = Vec::new();
     let mut dumps = Vec::new();
@@ -138,7 +131,7 @@ fn expected(sent: &[Sent]) -> Vec<Dump> {
     dumps
 }
 
-/// The expression of a dump, from its sidecar. Checks that the dump's file contains it too.
+/// The expression of a dump, from its sidecar. Checks that the dump's file contains the expression.
 fn expression(report: &DumpReport) -> String {
     let sidecar = std::fs::read(report.file.with_extension("json")).unwrap();
     let sidecar: serde_json::Value = serde_json::from_slice(&sidecar).unwrap();
@@ -161,7 +154,6 @@ fn found(reports: &[DumpReport]) -> Vec<Dump> {
     found
 }
 
-/// One packet a millisecond, each from one of three source ports.
 fn traffic(random: &mut fastrand::Rng) -> Vec<Sent> {
     let packet = |place| Sent {
         at_ns: START + place * MS,
@@ -175,9 +167,8 @@ fn traffic(random: &mut fastrand::Rng) -> Vec<Sent> {
     (0..600).map(packet).collect()
 }
 
-/// Rules with and without a separate dump expression, and one rule that is added and changed while
-/// packets arrive. Whichever thread analyzes packets, each hit dumps what its rule requests, and
-/// hits share a dump only if the values filled into that request are the same.
+/// Hits share a dump only if the values filled into the request of their rule are the same. One
+/// rule is added and changed while packets arrive.
 #[test]
 fn each_rule_dumps_what_it_says_wherever_packets_are_looked_at() {
     let requests = [Form::Source, Form::Flow, Form::Default].map(Form::request);
@@ -230,15 +221,13 @@ fn each_rule_dumps_what_it_says_wherever_packets_are_looked_at() {
     }
 }
 
-/// From files: all runs write the expected dumps, with the same bytes, whichever threads analyze
-/// packets.
+/// All runs write the expected dumps, with the same bytes.
 #[test]
 fn from_files_each_rule_dumps_what_it_says_whoever_looks() {
     let dir = tempfile::tempdir().unwrap();
     for seed in 0..4 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut sent = traffic(&mut random);
-        // From files, no rule is added later.
         sent.iter_mut().for_each(|it| it.port = it.port.min(11));
         let capture = dir.path().join("in.pcap");
         let frame = |(it, number): (&Sent, u32)| (it.at_ns, udp(it.source, it.port, number));
@@ -266,8 +255,7 @@ fn from_files_each_rule_dumps_what_it_says_whoever_looks() {
     }
 }
 
-/// A later fragment dumps its flow, even if only one rule uses flows, or only a rule that is added
-/// later.
+/// A later fragment dumps its flow, even if only one rule uses flows.
 #[test]
 fn fragments_are_followed_for_any_rule_that_asks() {
     for (analyzers, at_start) in [
@@ -319,8 +307,7 @@ fn fragments_are_followed_for_any_rule_that_asks() {
     }
 }
 
-/// The only rule that uses flows is changed between the fragments of a datagram: the first fragment
-/// is not forgotten.
+/// The only rule that uses flows is changed between two fragments of a datagram.
 #[test]
 fn first_fragments_are_known_to_a_rule_in_the_place_of_another() {
     for analyzers in [Analyzers::Auto, threads(1)] {
@@ -353,8 +340,8 @@ fn first_fragments_are_known_to_a_rule_in_the_place_of_another() {
     }
 }
 
-/// The configuration has more requests than triggers. A rule that is added later does not get the
-/// surplus request.
+/// The configuration has more requests than triggers. A later rule does not get the surplus
+/// request.
 #[test]
 fn a_rule_that_comes_later_is_no_trigger_of_the_start() {
     let dir = tempfile::tempdir().unwrap();
@@ -376,8 +363,8 @@ fn a_rule_that_comes_later_is_no_trigger_of_the_start() {
     assert_eq!(expression(&rig.reports[0]), Form::DEFAULT);
 }
 
-/// Fragments of a flow may arrive at several threads: a new rule that uses flows is refused, unless
-/// a rule of the start uses flows. If one thread analyzes all packets, the new rule is accepted.
+/// If fragments of a flow may arrive at several threads, a new rule that uses flows is refused,
+/// unless a rule of the start uses flows.
 #[test]
 fn a_rule_that_asks_for_flows_may_come_too_late() {
     for (analyzers, dump, is_refused) in [
@@ -407,8 +394,7 @@ fn a_rule_that_asks_for_flows_may_come_too_late() {
     }
 }
 
-/// A manual trigger dumps the requested packets. Another request gets a separate dump, and an
-/// invalid request starts no dump.
+/// A manual trigger with another request gets a separate dump. An invalid request starts no dump.
 #[test]
 fn a_trigger_by_hand_dumps_what_it_says() {
     let dir = tempfile::tempdir().unwrap();
@@ -450,8 +436,8 @@ fn a_trigger_by_hand_dumps_what_it_says() {
     assert_eq!(told, expected.map(|(text, count)| (text.to_owned(), count)));
 }
 
-/// Dumps go to the directories that their triggers request. A request for another directory gets a
-/// separate dump. If a directory cannot be made or is a symbolic link, only that dump is lost.
+/// A request for another directory gets a separate dump. If a directory cannot be made or is a
+/// symbolic link, only that dump is lost.
 #[test]
 fn dumps_go_where_their_triggers_say() {
     let dir = tempfile::tempdir().unwrap();

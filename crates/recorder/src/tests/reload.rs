@@ -31,7 +31,6 @@ fn rig(dir: &std::path::Path) -> Rig {
     rig
 }
 
-/// A configuration with these rules: names and expressions.
 fn with_rules(rules: &[(&str, &str)]) -> Config {
     let (names, triggers) = rules
         .iter()
@@ -55,7 +54,6 @@ fn refusal(rig: &mut Rig, config: &Config) -> String {
     why
 }
 
-/// Names, expressions and hits of the rules, and whether they belong to the configuration.
 fn rules(rig: &Rig) -> Vec<(String, String, u64, bool)> {
     let all = rig.handle.rules().into_iter();
     let it = |it: RuleStatus| (it.name, it.expression, it.hits.unwrap(), it.is_configured);
@@ -100,8 +98,7 @@ fn rules_come_change_and_go_together() {
             rule("b", "udp port 8", 1, true)
         ]
     );
-    // One rule is removed, one is changed, one requests another window only, and one is new;
-    // the rule with an unchanged expression keeps its count.
+    // One rule is removed, one is changed, one requests another window only, and one is new.
     let mut second = with_rules(&[
         ("a", "udp port 7"),
         ("b", "udp port 6"),
@@ -130,7 +127,6 @@ fn rules_come_change_and_go_together() {
     for number in 9..30 {
         arrive(&mut rig, 1, number);
     }
-    // Dumps that were open end as requested: 1 s after their triggers.
     rig.reports.sort_by_key(|report| report.number);
     let ends = rig.reports.iter().map(|report| {
         assert_eq!(report.verdict, Verdict::Complete);
@@ -150,7 +146,6 @@ fn rules_come_change_and_go_together() {
     );
 }
 
-/// An error in one part leaves all other parts unchanged.
 #[test]
 fn it_is_all_or_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -201,7 +196,6 @@ fn it_is_all_or_nothing() {
         let why = refusal(&mut rig, wrong);
         assert!(why.contains(says), "{says}: {why}");
     }
-    // The window is unchanged, too.
     for number in 0..60 {
         arrive(&mut rig, 1, number);
     }
@@ -220,8 +214,7 @@ fn it_is_all_or_nothing() {
     );
 }
 
-/// Changed settings (windows, limits, dump expressions) apply to manual triggers and to rules
-/// without their own settings, including rules that commands added.
+/// Changed settings apply to manual triggers and to rules without their own settings.
 #[test]
 fn settings_hold_for_whoever_does_not_say() {
     let dir = tempfile::tempdir().unwrap();
@@ -259,7 +252,6 @@ fn settings_hold_for_whoever_does_not_say() {
         let new = &rig.reports[before..];
         new.iter().map(|it| packets(it).len()).collect::<Vec<_>>()
     };
-    // Ten packets arrive in the second before each trigger. The dumps select packets from port 1.
     for (port, expected) in [(9, 3), (6, 1), (5, 3)] {
         for number in 0..10 {
             arrive(&mut rig, 1, number);
@@ -270,7 +262,6 @@ fn settings_hold_for_whoever_does_not_say() {
     rig.pass(12 * S);
     rig.step();
     assert_eq!(held(&mut rig, 9, 12).len(), 1);
-    // A manual trigger has another expression and the same window.
     arrive(&mut rig, 2, 13);
     rig.trigger(TriggerRequest::default());
     rig.step();
@@ -282,8 +273,8 @@ fn settings_hold_for_whoever_does_not_say() {
     assert_eq!((last.rule.as_str(), packets(last).len()), ("manual", 1));
 }
 
-/// A reload keeps rules that commands added. It restores rules of the configuration that commands
-/// changed or removed, but does not enable disabled rules.
+/// A reload keeps rules that commands added, and restores rules of the configuration that commands
+/// changed or removed. It does not enable disabled rules.
 #[test]
 fn commands_and_reloads_meet() {
     let dir = tempfile::tempdir().unwrap();
@@ -314,8 +305,8 @@ fn commands_and_reloads_meet() {
         ]
     );
     assert!(!rig.handle.rules()[0].is_enabled, "nobody enabled it");
-    // The new configuration has a rule with the name of a command's rule. An equal rule then
-    // belongs to the configuration; a different rule is refused.
+    // After a reload, an equal rule of a command belongs to the configuration. A different rule of
+    // the same name is refused.
     let other = with_rules(&[("mine", "udp port 1")]);
     assert!(refusal(&mut rig, &other).contains("'mine' is there already, by a command"));
     let same = with_rules(&[("mine", "udp port 6")]);
@@ -330,15 +321,12 @@ fn commands_and_reloads_meet() {
     assert_eq!(rig.reports.len(), 0);
 }
 
-/// A hundred reloads between packets lose no hit: each packet is analyzed by the old or by the new
-/// rules. In both cases a rule matches the packet.
 #[test]
 fn a_storm_of_reloads_loses_no_hit() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = rig(dir.path());
     let mut of_rule = 0;
     for round in 0..100_u32 {
-        // 1 to 40 rules: a single rule is a separate program, many rules are a rule set.
         let mut rules = vec![(
             "1".to_owned(),
             format!("udp port 9 and len < {}", 1000 + round),
@@ -362,12 +350,10 @@ fn a_storm_of_reloads_loses_no_hit() {
     }
     let status = rig.handle.status().unwrap();
     let hits = status.hits.triggers + status.hits.suppressed.total();
-    // The old rule matches the first packet of a round, the new rule the second packet.
     assert_eq!((hits, of_rule, status.lapped), (200, 100, 0));
 }
 
-/// Rules have numbers from 2^20 on, as after years with a feed that changes rules every minute.
-/// Rules can still be changed, and nothing remains of removed rules.
+/// Rules have numbers from 2^20 on, as after years of changes.
 #[test]
 fn rules_may_be_changed_for_ever() {
     let dir = tempfile::tempdir().unwrap();
@@ -389,12 +375,11 @@ fn rules_may_be_changed_for_ever() {
     assert_eq!(reload(&mut rig, &asks_for).unwrap().added, ["b"]);
     arrive(&mut rig, 3, 0);
     assert_eq!(rules(&rig)[2], rule("b", "udp port 3", 1, true));
-    // Nothing remains of removed rules.
     rig.step();
     assert_eq!(rig.common.outcomes.known(), 3 + 3);
 }
 
-/// A shard has the new rule, and reports a hit, before the analyzer has finished the command.
+/// A shard reports a hit of the new rule before the analyzer has finished the command.
 #[test]
 fn the_first_hit_of_a_new_rule_has_the_window_of_the_rule() {
     let dir = tempfile::tempdir().unwrap();

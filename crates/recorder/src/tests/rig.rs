@@ -94,12 +94,10 @@ pub(crate) struct Rig {
     pub(crate) notices: Vec<String>,
     pub(crate) reports: Vec<DumpReport>,
     pub(crate) alerts: Vec<AlertNews>,
-    /// Reports of compressed dumps.
     pub(crate) compressed: Vec<DumpReport>,
     pub(crate) flows: FlowReceiver,
 }
 
-/// The configuration of a rig.
 #[derive(Debug)]
 pub(crate) struct RigConfig<'a> {
     pub(crate) queues: usize,
@@ -110,7 +108,6 @@ pub(crate) struct RigConfig<'a> {
     pub(crate) foreign_queues: usize,
     pub(crate) link_type: LinkType,
     pub(crate) ring_bytes: u64,
-    /// How precisely the ring remembers what it overwrote.
     pub(crate) eviction_detail: EvictionDetail,
     pub(crate) triggers: &'a [&'a str],
     pub(crate) dump: &'a str,
@@ -124,7 +121,6 @@ pub(crate) struct RigConfig<'a> {
     pub(crate) bytes_max: u64,
     pub(crate) max_dumps: usize,
     pub(crate) single: bool,
-    /// Whether all packets of a flow arrive at one queue.
     pub(crate) flows_together: bool,
     pub(crate) flows: Option<TrackerConfig>,
 }
@@ -157,7 +153,6 @@ impl Default for RigConfig<'static> {
 }
 
 impl RigConfig<'_> {
-    /// The rules, dump expression, windows and limits of this configuration as a [`Config`].
     pub(crate) fn config(&self) -> Config {
         let limit = |limit: u64| if limit == u64::MAX { 0 } else { limit };
         Config {
@@ -185,12 +180,11 @@ impl Rig {
         )
     }
 
-    /// A live recorder with an open directory.
     pub(crate) fn on(plan: &RigConfig<'_>, start_ns: i64, directory: Directory) -> Self {
         Self::by(Arc::default(), plan, start_ns, directory)
     }
 
-    /// A live recorder with an open directory and a clock that the caller may share.
+    /// A live recorder with a clock that the caller may share.
     pub(crate) fn by(
         clock: Arc<FakeClock>,
         plan: &RigConfig<'_>,
@@ -200,7 +194,7 @@ impl Rig {
         Self::assemble(clock, plan, start_ns, directory, PoolConfig::new(false))
     }
 
-    /// A live recorder with an open directory. `pool` configures the threads that write the dumps.
+    /// A live recorder. `pool` configures the threads that write the dumps.
     pub(crate) fn with_pool(
         plan: &RigConfig<'_>,
         start_ns: i64,
@@ -440,9 +434,8 @@ impl Rig {
         }
     }
 
-    /// Moves both clocks by `ns`. If a queue promises watermarks, its watermark moves to 1 ms
-    /// before the real-time clock. Its counters are then complete up to that clock, as with an
-    /// engine on an idle link.
+    /// Moves both clocks by `ns`. The watermark of a queue, if any, moves to 1 ms before the
+    /// real-time clock, and the queue's counters are then complete up to this clock.
     pub(crate) fn pass(&self, ns: i64) {
         self.clock.pass(ns);
         let wall_ns = self.clock.wall_ns.load(Ordering::SeqCst);
@@ -453,7 +446,6 @@ impl Rig {
         }
     }
 
-    /// A packet stamped now arrives on a queue.
     pub(crate) fn arrive(&self, queue: usize, data: Vec<u8>) {
         let now_ns = self.clock.now().wall_ns;
         self.feeds[queue]
@@ -463,21 +455,18 @@ impl Rig {
             .push_back((now_ns, data));
     }
 
-    /// Steps the inserters, then the other parts as [`Self::analyze`] does.
     pub(crate) fn step(&mut self) {
         self.insert();
         self.analyze();
     }
 
-    /// Steps each inserter once, which stores all waiting packets of its queues.
     pub(crate) fn insert(&mut self) {
         step_all(&self.inserters);
     }
 
-    /// Does the same as [`Self::analyze`], with a pause of `pause_ns`: the clock is read `readings`
-    /// times, and the pause follows the next reading. At the end of the pause `packet` arrives on
-    /// the first queue, and the inserters are stepped. Returns `false` if the clock was not read
-    /// often enough for the pause.
+    /// As [`Self::analyze`], with a pause of `pause_ns` after `readings` readings of the clock and
+    /// one more. At the end of the pause `packet` arrives on the first queue, and the inserters are
+    /// stepped. Returns `false` if there was no such reading.
     pub(crate) fn analyze_with_pause(
         &mut self,
         readings: usize,
@@ -495,7 +484,6 @@ impl Rig {
         self.clock.pause.lock().unwrap().take().is_none()
     }
 
-    /// Steps the readers of shards and the analyzer until they are done.
     pub(crate) fn look(&mut self) {
         for reader in &mut self.readers {
             while reader.step() {}
@@ -506,8 +494,10 @@ impl Rig {
     }
 
     /// Runs the readers of shards in separate threads until they are done. Meanwhile the analyzer
-    /// runs until `is_so` is true. Afterwards the readers and the analyzer run until they are done.
-    /// Panics if all this takes 20 s or longer.
+    /// runs until `is_so` is true.
+    ///
+    /// # Panics
+    /// If this takes 20 s or longer.
     pub(crate) fn look_beside_readers(&mut self, mut is_so: impl FnMut(&RecorderHandle) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         scope(|scope| {
@@ -523,13 +513,11 @@ impl Rig {
         assert!(Instant::now() < deadline, "it did not come to that");
     }
 
-    /// The analyzer processes waiting commands, and does nothing else.
     pub(crate) fn run_commands(&mut self) {
         self.analyzer.as_mut().map(Analyzer::run_commands);
     }
 
-    /// Each reader of a shard does one step. Then the analyzer does one step, which ends with a
-    /// check of the clock.
+    /// Each reader of a shard and the analyzer do one step.
     pub(crate) fn look_once(&mut self) {
         self.readers.iter_mut().for_each(|it| _ = it.step());
         if let Some(analyzer) = &mut self.analyzer {
@@ -538,14 +526,13 @@ impl Rig {
     }
 
     /// Steps the readers of shards and the analyzer until they are done. Then the dumper does one
-    /// round, and the rig takes the events.
+    /// round.
     pub(crate) fn analyze(&mut self) {
         self.look();
         self.dumper.step();
         self.hear();
     }
 
-    /// Waits until the threads that write have done all their work.
     pub(crate) fn settle(&mut self) {
         self.dumper.settle();
         self.hear();
@@ -561,7 +548,6 @@ impl Rig {
         }
     }
 
-    /// Sends a manual trigger to the analyzer.
     pub(crate) fn trigger(&self, request: TriggerRequest) {
         let command = AnalyzerCommand::Trigger {
             at_ns: None,
@@ -581,7 +567,6 @@ impl Rig {
         self.hear();
     }
 
-    /// Takes the waiting events, and sorts them into the lists of the rig.
     fn hear(&mut self) {
         while let Ok(event) = self.events.take(Duration::ZERO) {
             match event {
@@ -652,8 +637,7 @@ impl Rig {
         self.analyzer.as_ref().expect("it is not stopped")
     }
 
-    /// Stops the recorder, ends all inserters, readers and the analyzer, and lets the dumper do one
-    /// more round.
+    /// Stops the recorder, and lets the dumper do one more round.
     pub(crate) fn stop(&mut self) {
         self.common.control.stop();
         self.step();
@@ -668,7 +652,6 @@ impl Rig {
 }
 
 impl RecorderHandle {
-    /// Adds a rule, or changes the rule of this name. Returns whether the rule existed.
     pub(crate) fn set_rule(
         &self,
         name: &str,

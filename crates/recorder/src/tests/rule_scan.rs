@@ -55,7 +55,7 @@ fn request() -> TriggerRequest {
     }
 }
 
-/// One queue, one packet of port 8 at each of these times, in ms; then 10 s pass.
+/// One packet of port 8 at each of these times, in ms; then 10 s pass.
 fn with_packets_at(plan: &RigConfig<'_>, times_ms: &[i64], dir: &tempfile::TempDir) -> Rig {
     let mut rig = Rig::new(plan, START, dir.path());
     let mut now_ms = 0;
@@ -70,8 +70,7 @@ fn with_packets_at(plan: &RigConfig<'_>, times_ms: &[i64], dir: &tempfile::TempD
     rig
 }
 
-/// Steps until the dumps of past windows are finished. Returns the numbers of the packets of each
-/// dump.
+/// Returns the numbers of the packets of each dump, after dumps of past windows have finished.
 fn dumped(rig: &mut Rig) -> Vec<Vec<u32>> {
     for _ in 0..5 {
         rig.pass(100 * MS);
@@ -81,8 +80,7 @@ fn dumped(rig: &mut Rig) -> Vec<Vec<u32>> {
     rig.reports.iter().map(numbers).collect()
 }
 
-/// Packets arrive before, during and after the scan, on one and three queues. Inserters, threads or
-/// the analyzer analyze the packets. Each packet that matches is a hit once.
+/// Packets arrive before, during and after the scan. Each packet that matches is a hit once.
 #[test]
 fn each_packet_is_tried_once() {
     let threads = |count| Analyzers::Threads(NonZeroUsize::new(count).unwrap());
@@ -148,8 +146,8 @@ fn each_packet_is_tried_once() {
     }
 }
 
-/// The scan reports how many packets the ring had overwritten before. The hits and these packets
-/// are together all packets, or more if packets arrive during the scan.
+/// The hits and the packets that the scan reports as overwritten are together all packets, or more
+/// if packets arrive during the scan.
 #[test]
 fn what_was_overwritten_is_reported() {
     for is_busy in [false, true] {
@@ -195,15 +193,13 @@ fn what_was_overwritten_is_reported() {
             hits <= sent,
             "busy: {is_busy}, {hits} of {sent}, {report:?}"
         );
-        // The report has an upper bound: packets that arrived during the scan were analyzed by a
-        // shard, and some of them were overwritten before the scan read the ring.
+        // Packets that arrived during the scan were analyzed by a shard, and some were overwritten
+        // before the scan read the ring.
         let more = hits + evicted - sent;
         assert!(more <= during, "{more} of {during}, {report:?}");
     }
 }
 
-/// Hits in an open window join its dump, however the scan divides the hits, and a later hit starts
-/// another dump.
 #[test]
 fn hits_of_a_window_are_one_dump() {
     let dir = tempfile::tempdir().unwrap();
@@ -221,8 +217,8 @@ fn hits_of_a_window_are_one_dump() {
     );
 }
 
-/// The hold-off counts from the time of the scan: whether it is shorter or longer than the gap
-/// between two packets of the past, the second packet starts no dump. Without a hold-off it does.
+/// Whether the hold-off is shorter or longer than the gap between two packets of the past, the
+/// second packet starts no dump.
 #[test]
 fn the_hold_off_counts_from_the_scan() {
     for (hold_off_ms, dumps) in [(0, 2), (10, 1), (5000, 1)] {
@@ -257,7 +253,6 @@ fn a_single_rule_dumps_the_oldest_hit() {
     assert_eq!(dumped(&mut rig), [[0]]);
 }
 
-/// A rule that is removed or replaced while its past is scanned leaves nothing behind.
 #[test]
 fn a_rule_may_leave_during_its_scan() {
     for is_replaced in [false, true] {
@@ -302,7 +297,7 @@ fn a_rule_may_leave_during_its_scan() {
     }
 }
 
-/// A retry scans nothing again. A scan request that changes the rule but not its filter is refused.
+/// A scan request that changes the rule but not its filter is refused.
 #[test]
 fn no_filter_is_tried_twice() {
     let dir = tempfile::tempdir().unwrap();
@@ -324,7 +319,6 @@ fn no_filter_is_tried_twice() {
         refused.to_string().contains("has this filter already"),
         "{refused}"
     );
-    // With another filter, the rule scans the past again.
     let rule = scanned(&mut rig, "udp", &request(), |_| {}).unwrap();
     assert_eq!((rule.hits, rule.scan.unwrap().hits), (Some(2), 2));
 }
@@ -346,7 +340,7 @@ fn a_dump_script_gets_no_past() {
     assert_eq!(rule.scan.unwrap().dumps, 1);
 }
 
-/// The later fragments of the past find their flow, also if only a later fragment matches.
+/// Only the later fragment matches the rule, and finds its flow.
 #[test]
 fn fragments_of_the_past_know_their_flow() {
     let dir = tempfile::tempdir().unwrap();

@@ -30,13 +30,12 @@ fn scripts(triggers: &[&str], dump: Option<&str>) -> Scripts {
     }
 }
 
-/// A recorder whose scripts have 60 s for each call: the time of a call also passes while its
-/// thread waits for a CPU.
+/// Scripts have 60 s for each call: the time of a call also passes while its thread waits for a
+/// CPU.
 fn rig(scripts: Scripts, directory: &tempfile::TempDir) -> Rig {
     rig_within(Duration::from_secs(60), scripts, directory)
 }
 
-/// A recorder whose scripts have `time` for each call.
 fn rig_within(time: Duration, scripts: Scripts, directory: &tempfile::TempDir) -> Rig {
     let plan = RigConfig {
         queues: 1,
@@ -66,7 +65,6 @@ fn arrive(rig: &mut Rig, port: u16, numbers: std::ops::Range<u32>) {
     rig.step();
 }
 
-/// Lets all windows close.
 fn close(rig: &mut Rig) {
     for _ in 0..3 {
         rig.pass(100 * MS);
@@ -88,8 +86,7 @@ fn failed(rig: &Rig) -> u64 {
     rig.common.counters.scripts_failed()
 }
 
-/// A script that counts sees each packet once, in order, whether packets arrive alone or up to 200
-/// at once.
+/// Packets arrive alone or up to 200 at once.
 #[test]
 fn a_script_is_asked_about_every_packet_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -117,8 +114,7 @@ fn a_script_is_asked_about_every_packet_once() {
     );
 }
 
-/// Rules and scripts trigger at the same time. Hits for which the dump function returns the same
-/// name share a dump.
+/// Hits for which the dump function returns the same name share a dump.
 #[test]
 fn scripts_and_expressions_trigger_beside_each_other() {
     let dir = tempfile::tempdir().unwrap();
@@ -171,8 +167,7 @@ fn a_dump_function_may_answer_with_an_expression() {
     );
 }
 
-/// A failed trigger script is reported, counted and skipped. Its earlier hits count, and other
-/// rules go on.
+/// The earlier hits of a failed trigger script count, and other rules go on.
 #[test]
 fn a_failed_trigger_script_is_told_and_passed_by() {
     let endless = "local n = 0 return function(pkt) n = n + 1 while n > 99 do end return pkt:u32(28) == 50 end";
@@ -211,7 +206,7 @@ fn a_failed_trigger_script_is_told_and_passed_by() {
 }
 
 /// If the predicate function of a dump fails, the dump reports that it may lack packets. Later
-/// triggers start no dump, and a message reports this.
+/// triggers start no dump.
 #[test]
 fn a_failed_dump_script_leaves_a_verdict() {
     let dir = tempfile::tempdir().unwrap();
@@ -253,7 +248,6 @@ fn a_failed_dump_script_leaves_a_verdict() {
     assert_eq!(told("no dump: dump.lua failed"), 1, "{:?}", rig.notices);
 }
 
-/// The output of a script is a message.
 #[test]
 fn what_scripts_print_is_told() {
     let dir = tempfile::tempdir().unwrap();

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Blocks operations of a disk until the test opens the barrier or ends. Make the barrier after the
-/// rig, so that the barrier is dropped, and opens, before the rig waits for its threads.
+/// rig: the barrier must be dropped before the rig waits for its threads.
 #[derive(Debug, Default)]
 pub(super) struct Barrier(Arc<BarrierState>);
 
@@ -30,7 +30,6 @@ pub(super) struct Barrier(Arc<BarrierState>);
 pub(super) struct BarrierState {
     is_open: Mutex<bool>,
     opened: Condvar,
-    /// Number of operations that have reached the barrier.
     came: AtomicUsize,
 }
 
@@ -74,12 +73,11 @@ fn rig(plan: &RigConfig<'_>, disk: &FakeDisk) -> Rig {
     Rig::with_pool(plan, START, directory(disk, "dumps"), PoolConfig::new(true))
 }
 
-/// Bytes that are copied for dumps and not written yet, as in the status.
+/// Bytes that are copied for dumps and not written yet.
 fn copied_bytes(rig: &Rig) -> usize {
     rig.common.counters.copied_bytes.load(Ordering::SeqCst)
 }
 
-/// Stamps and numbers of the packets in a file.
 fn packets(disk: &FakeDisk, path: &Path) -> Vec<(i64, u32)> {
     let bytes = disk.read(path).unwrap_or_default();
     if bytes.is_empty() {
@@ -94,7 +92,6 @@ fn packets(disk: &FakeDisk, path: &Path) -> Vec<(i64, u32)> {
     packets
 }
 
-/// The file whose name contains this text.
 fn named(disk: &FakeDisk, name: &str) -> PathBuf {
     let mut names = disk.names().into_iter();
     let found = names.find(|path| path.to_string_lossy().contains(name));
@@ -108,8 +105,7 @@ fn holds(disk: &FakeDisk, path: &Path, text: &str) -> bool {
         .any(|window| window == text.as_bytes())
 }
 
-/// Every sync hangs. At most two threads hang in syncs, and the first packets of another dump are
-/// written at once.
+/// At most two threads hang in syncs, and packets of another dump are written.
 #[test]
 fn no_first_packet_waits_for_a_sync() {
     let disk = FakeDisk::default();
@@ -128,10 +124,8 @@ fn no_first_packet_waits_for_a_sync() {
     rig.pass(2 * S);
     rig.step_until(|_| barrier.came() == 2);
     rig.arrive(0, udp(2000, 9, 7));
-    // After 10 ms no older packet can arrive, so the packet can be written.
     rig.pass(10 * MS);
     rig.step_until(|_| packets(&disk, &named(&disk, "-0007-")).len() == 1);
-    // The dump gets 40 MB more, almost five times the size of the ring.
     let large = [udp(2000, 7, 8), vec![0; 100_000]].concat();
     for _ in 0..400 {
         rig.pass(MS);
@@ -159,8 +153,8 @@ fn no_first_packet_waits_for_a_sync() {
     assert_eq!(last.packets, 401);
 }
 
-/// A file accepts no data. Its dump waits, then loses packets that the ring overwrites, and reports
-/// exactly how many. Another dump at the same time goes on, and copies stay within their limit.
+/// A file accepts no data. Its dump loses packets that the ring overwrites, and reports exactly how
+/// many. Another dump goes on, and copies stay within their limit.
 #[test]
 fn a_sink_that_stands_still_holds_up_its_own_dump_alone() {
     let disk = FakeDisk::default();
@@ -191,7 +185,7 @@ fn a_sink_that_stands_still_holds_up_its_own_dump_alone() {
             let copied = copied_bytes(rig);
             assert!(copied <= pool.budget_bytes, "{copied}");
             // Before the barrier opens, the stalled dump may have copies, at most a third of the
-            // budget. Afterwards no copies may be left.
+            // budget.
             copied
                 <= if number <= 85 {
                     pool.budget_bytes / 3
@@ -228,8 +222,8 @@ fn a_sink_that_stands_still_holds_up_its_own_dump_alone() {
     }
 }
 
-/// A dump whose file accepts no data reserves the buckets that it has not read. When the ring needs
-/// buckets, it overwrites these. Older dumps, which go on, lose nothing.
+/// A dump whose file accepts no data reserves the buckets that it has not read. The ring overwrites
+/// these when it needs buckets.
 #[test]
 fn a_dump_without_room_costs_older_ones_nothing() {
     let disk = FakeDisk::default();
@@ -273,8 +267,7 @@ fn a_dump_without_room_costs_older_ones_nothing() {
     assert_eq!(verdicts, expected);
 }
 
-/// The window of a dump whose file accepts no data has more bytes than the ring. The producer
-/// overwrites the ring more than twice: ten other dumps of the same time lose nothing.
+/// The window of a dump whose file accepts no data has more bytes than the ring.
 #[test]
 fn a_hung_dump_of_the_whole_ring_costs_others_nothing() {
     let disk = FakeDisk::default();
@@ -316,9 +309,8 @@ fn a_hung_dump_of_the_whole_ring_costs_others_nothing() {
     }
 }
 
-/// A dump has no room again and again, and then room for good, while no more packets arrive. The
-/// dump writes the waiting packets, and reads the packets that arrived meanwhile, even if no source
-/// promises a watermark.
+/// A dump has no room again and again, and then room for good. The dump writes all packets although
+/// no more packets arrive, even if no source promises a watermark.
 #[test]
 fn what_waits_is_written_when_there_is_room() {
     for foreign_queues in 0..2 {
@@ -339,7 +331,6 @@ fn what_waits_is_written_when_there_is_room() {
             step(&mut rig, true);
             rig.arrive(0, udp(1, 7, 2 * number + 1));
             step(&mut rig, true);
-            // One round with room.
             step(&mut rig, false);
         }
         (0..3).for_each(|_| step(&mut rig, false));
@@ -347,8 +338,8 @@ fn what_waits_is_written_when_there_is_room() {
     }
 }
 
-/// A dump that catches up stalls while a packet waits, and another queue may still deliver older
-/// packets. When there is room, the older packets are read first.
+/// A dump stalls while a packet waits, and another queue may still deliver older packets. When
+/// there is room, the older packets are read first.
 #[test]
 fn a_dump_that_has_room_again_is_given_nothing_before_what_is_older() {
     let disk = FakeDisk::default();
@@ -415,7 +406,6 @@ fn many_dumps(pool: PoolConfig) -> (BTreeMap<PathBuf, Vec<u8>>, usize) {
         for source in 1000..1300 {
             let port = if number == 2 { 9 } else { 7 };
             rig.arrive(0, udp(source, port, number));
-            // On the second queue, the packets of 10 source ports are long.
             let rest = if source < 1010 { 30_000 } else { 0 };
             let ahead = [udp(source, 7, 100 + number), vec![0; rest]].concat();
             let ahead = (now_ns + 400 * MS, ahead);
@@ -459,7 +449,7 @@ fn dumps_are_the_same_whoever_writes_them_and_with_few_descriptors() {
     }
 }
 
-/// A second recorder writes to the same directory: its dumps get names with the next free numbers.
+/// A second recorder writes to the same directory: its dumps get the next free numbers.
 #[test]
 fn names_that_are_taken_are_left_alone() {
     let disk = FakeDisk::default();
@@ -485,8 +475,7 @@ fn names_that_are_taken_are_left_alone() {
     assert_eq!(disk.names().len(), 6);
 }
 
-/// A disk fails after the first packet of a dump: the report says what the file has and what is
-/// missing.
+/// A disk fails: the report says what the file has and what is missing.
 #[test]
 fn a_disk_that_fails_is_reported() {
     for is_failing in [false, true] {
@@ -526,8 +515,7 @@ fn a_disk_that_fails_is_reported() {
     }
 }
 
-/// A packet arrives while its dump is synced: it is too late, and the verdict stays as it was
-/// judged.
+/// A packet arrives while its dump is synced: the verdict stays as it was.
 #[test]
 fn a_packet_is_too_late_for_a_dump_that_is_synced() {
     let disk = FakeDisk::default();
@@ -558,8 +546,8 @@ fn a_packet_is_too_late_for_a_dump_that_is_synced() {
     assert!(!holds(&disk, &sidecar, "incomplete"));
 }
 
-/// The dumper abandons an open dump: the copied packets are written, and the partial file is
-/// reported as a failed dump.
+/// The copied packets of an abandoned dump are written, and the partial file is reported as a
+/// failed dump.
 #[test]
 fn what_was_copied_is_written_when_all_is_given_up() {
     let disk = FakeDisk::default();

@@ -14,8 +14,7 @@ use crate::{
 const START: i64 = 1_800_000_000 * S;
 const DUMPS: u16 = 6;
 
-/// A template that a rule set cannot look up, and that libpcap optimizes for some tens of
-/// milliseconds.
+/// A template that a rule set cannot look up, and that libpcap optimizes slowly.
 fn slow(source_port: &str) -> String {
     let ports: Vec<String> = (2000..2100).map(|port| port.to_string()).collect();
     let ports = ports.join(" or ");
@@ -49,7 +48,6 @@ fn rig_with(dump: &str, scripts: Scripts, dir: &std::path::Path) -> Rig {
     Rig::new(&plan, START, dir)
 }
 
-/// Steps until this number of dumps is reported.
 fn finish(rig: &mut Rig, dumps: usize) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while rig.reports.len() < dumps {
@@ -64,8 +62,8 @@ fn step_and_wait(rig: &mut Rig) {
     std::thread::park_timeout(Duration::from_millis(1));
 }
 
-/// Dumps with slow filters open at once. The dumper does not wait for their filters, so other dumps
-/// go on. Each dump is complete, although it begins late and its window may have ended by then.
+/// The dumper does not wait for slow filters. Each dump is complete, although its window may have
+/// ended before its filter is compiled.
 #[test]
 fn slow_filters_are_compiled_aside() {
     let dir = tempfile::tempdir().unwrap();
@@ -79,7 +77,6 @@ fn slow_filters_are_compiled_aside() {
         rig.arrive(0, udp(1000 + source, 9, 2));
     }
     rig.step();
-    // Compiling each filter takes longer than the step.
     assert!(rig.dumper().compiling() > 0);
     rig.pass(500 * MS);
     for source in 0..DUMPS {
@@ -94,8 +91,7 @@ fn slow_filters_are_compiled_aside() {
     }
 }
 
-/// A link type appears while dumps are open whose filters are slow for it: these dumps wait for
-/// their filters as new dumps do.
+/// A link type appears while dumps are open: these dumps wait for their filters as new dumps do.
 #[test]
 fn slow_filters_are_compiled_aside_for_further_link_types() {
     let dir = tempfile::tempdir().unwrap();
@@ -124,7 +120,6 @@ fn slow_filters_are_compiled_aside_for_further_link_types() {
     }
 }
 
-/// If the compiler thread has ended, dumps still get their filters, and complete.
 #[test]
 fn dumps_go_on_without_the_compiler() {
     let dir = tempfile::tempdir().unwrap();
@@ -143,8 +138,7 @@ fn dumps_go_on_without_the_compiler() {
     }
 }
 
-/// The fixed parts of the template were compiled at the start: nothing is left to compile when a
-/// dump opens.
+/// The fixed parts of the template were compiled at the start.
 #[test]
 fn what_is_not_filled_in_is_compiled_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -176,7 +170,6 @@ fn slow_texts_of_a_script_are_compiled_aside() {
         let mut rig = rig_with("", scripts, dir.path());
         rig.arrive(0, udp(1000, 9, 1));
         rig.step();
-        // A refusal may come at once.
         assert!(
             refused || rig.dumper().compiling() == 1,
             "{:?}",
@@ -204,9 +197,8 @@ fn slow_texts_of_a_script_are_compiled_aside() {
     }
 }
 
-/// A packet comes too late for a window whose filter is not compiled yet. The analyzer does not
-/// compile the filter to check the packet: the packet counts as one that the dump may lack. If the
-/// filter is compiled, only packets that it selects count.
+/// A packet comes too late for a window. If the filter is not compiled yet, the packet counts as
+/// one that the dump may lack. Otherwise only packets that the filter selects count.
 #[test]
 fn the_analyzer_compiles_nothing_for_late_packets() {
     for is_compiled in [false, true] {
@@ -237,7 +229,6 @@ fn the_analyzer_compiles_nothing_for_late_packets() {
             .map(|it| (it.cause, it.packets, it.at_most))
             .collect();
         let expected: &[_] = match is_compiled {
-            // The dump was judged before the packets arrived.
             true => &[],
             false => &[("late", None, Some(2))],
         };

@@ -1,5 +1,4 @@
-//! A trigger script that is slower than the packets delays nothing else for long: windows,
-//! commands, reports, and the stop.
+//! A trigger script that is slower than the packets delays nothing else for long.
 
 use std::{
     num::NonZeroUsize,
@@ -57,7 +56,6 @@ fn by_plan(packet_ns: i64, plan: RigConfig<'_>, directory: &tempfile::TempDir) -
     Rig::by(clock, &plan, START, directory)
 }
 
-/// Two queues, each with a reader.
 fn with_readers() -> RigConfig<'static> {
     RigConfig {
         queues: 2,
@@ -68,7 +66,6 @@ fn with_readers() -> RigConfig<'static> {
     }
 }
 
-/// All hits, whatever their outcome.
 fn hits(rig: &Rig) -> u64 {
     let hits = rig.common.counters.reading().hits;
     hits.triggers + hits.suppressed.total()
@@ -145,8 +142,8 @@ fn a_window_ends_by_the_clock_amidst_a_batch() {
     }
 }
 
-/// The analyzer reports a gap of overwritten packets at the first bucket after the gap, before it
-/// has analyzed this bucket.
+/// The analyzer reports a gap of overwritten packets before it has analyzed the first bucket after
+/// the gap.
 #[test]
 fn packets_that_were_overwritten_are_told_where_that_is_found() {
     let dir = tempfile::tempdir().unwrap();
@@ -174,8 +171,8 @@ fn packets_that_were_overwritten_are_told_where_that_is_found() {
     assert_eq!(unseen, lapped);
 }
 
-/// After a stop, the recorder still analyzes packets for about 3 s at most. The other packets stay
-/// unread, and their number is reported.
+/// After a stop, the recorder analyzes packets for about 3 s at most, and reports the number of
+/// unread packets.
 #[test]
 fn a_stop_does_not_wait_for_all_packets() {
     let cases = [(MS / 10, false), (3 * MS / 2, true), (20 * MS, true)];
@@ -210,7 +207,6 @@ fn a_stop_does_not_wait_for_all_packets() {
     }
 }
 
-/// A manual trigger does not wait until all earlier packets are analyzed.
 #[test]
 fn a_trigger_by_hand_acts_amidst_a_batch() {
     let dir = tempfile::tempdir().unwrap();
@@ -225,7 +221,6 @@ fn a_trigger_by_hand_acts_amidst_a_batch() {
     assert!(waited_ns <= 100 * MS, "{waited_ns} ns");
 }
 
-/// Each packet is analyzed by the old rule or by the new rule.
 #[test]
 fn a_rule_is_changed_amidst_a_batch() {
     let dir = tempfile::tempdir().unwrap();
@@ -247,7 +242,7 @@ fn a_rule_is_changed_amidst_a_batch() {
 }
 
 /// A slow script stops a reader at one packet. Meanwhile the reader's earlier hits act, and rules
-/// change. Each packet is analyzed by the old rule or by the new rule.
+/// change.
 #[test]
 fn what_a_reader_found_acts_while_it_looks_on() {
     let dir = tempfile::tempdir().unwrap();

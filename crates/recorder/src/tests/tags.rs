@@ -11,7 +11,7 @@ use crate::Analyzers;
 
 const START: i64 = 1_800_000_000 * S;
 
-/// Frames of several flows: one in three without a tag, one with a tag, and one with two tags.
+/// Frames of several flows: a third each without a tag, with one tag and with two tags.
 fn frames() -> Vec<Vec<u8>> {
     let mut random = fastrand::Rng::with_seed(11);
     let tags: [&[u8]; 3] = [&[], &[0x81, 0, 0, 7], &[0x88, 0xa8, 0, 8, 0x81, 0, 0, 9]];
@@ -98,6 +98,5 @@ fn tagged_frames_are_looked_at_in_their_inserter_as_by_threads() {
         "{}",
         dumps.len()
     );
-    // 41 ports, each with no tag, one tag and two tags.
     assert_eq!(flows.len(), 3 * 41);
 }

@@ -19,7 +19,7 @@ fn config() -> RigConfig<'static> {
     RigConfig::default()
 }
 
-/// The only missing entry of a dump: its cause, its number of packets, and the upper bound.
+/// The only missing entry of a dump: cause, number of packets, upper bound.
 fn missing(report: &DumpReport) -> (&str, Option<u64>, Option<u64>) {
     assert_eq!(report.verdict, Verdict::Incomplete, "{report:?}");
     assert_eq!(report.missing.len(), 1, "{report:?}");
@@ -27,7 +27,6 @@ fn missing(report: &DumpReport) -> (&str, Option<u64>, Option<u64>) {
     (missing.cause, missing.packets, missing.at_most)
 }
 
-/// The report of the only dump, after its window has ended.
 fn finished(rig: &mut Rig) -> &DumpReport {
     rig.pass(2 * S);
     rig.step();
@@ -45,8 +44,7 @@ pub(super) fn fragment(id: u16, port: Option<u16>) -> Vec<u8> {
     packet
 }
 
-/// The window is between two packets of an overwritten bucket: the dump reports an upper bound of
-/// missing packets.
+/// The window is between two packets of an overwritten bucket.
 #[test]
 fn of_a_bucket_around_the_window_an_upper_bound_is_missing() {
     let dir = tempfile::tempdir().unwrap();
@@ -66,8 +64,6 @@ fn of_a_bucket_around_the_window_an_upper_bound_is_missing() {
         rig.arrive(0, vec![0x45; 250_000]);
         rig.step();
     }
-    // In the window, only the trigger packet is known to have arrived. The overwritten bucket has
-    // packets from before and from after the window.
     let trigger = (START + 5 * S, udp(1, 9, 0));
     rig.feeds[1].lock().unwrap().frames.push_back(trigger);
     rig.step();
@@ -84,8 +80,7 @@ fn of_a_bucket_around_the_window_an_upper_bound_is_missing() {
     assert_eq!((entry.from.as_str(), entry.to.as_str()), window);
 }
 
-/// The reservation of a dump falls. Before the dumper asks what was lost, the ring has forgotten
-/// most losses.
+/// Before the dumper asks what was lost, the ring has forgotten most losses.
 #[test]
 fn what_fell_and_was_forgotten_is_unknown() {
     let dir = tempfile::tempdir().unwrap();
@@ -139,8 +134,7 @@ fn fragments_are_missing(
     assert_eq!(report.packets, 1 + of_flow - missed.unwrap_or(0));
 }
 
-/// A dump keeps up to 1024 later fragments that wait for their first fragments. Further fragments
-/// may be missing.
+/// A dump keeps up to 1024 later fragments that wait for their first fragments.
 #[test]
 fn later_fragments_that_were_given_up_may_be_missing() {
     for (later, missed) in [(1024, None), (1100, Some(76))] {
@@ -153,8 +147,7 @@ fn later_fragments_that_were_given_up_may_be_missing() {
     }
 }
 
-/// A filter remembers the flows of 4096 datagrams. One more datagram makes the filter forget one
-/// flow.
+/// A filter remembers the flows of 4096 datagrams.
 #[test]
 fn later_fragments_of_a_forgotten_datagram_may_be_missing() {
     for (datagrams, missed) in [(4096, None), (4097, Some(1))] {
@@ -164,9 +157,8 @@ fn later_fragments_of_a_forgotten_datagram_may_be_missing() {
     }
 }
 
-/// The first fragment of a datagram is before the window, in a separate bucket. It makes no
-/// difference whether the dump opens before or after the dumper has read that bucket for another
-/// dump.
+/// The dump may open before or after the dumper has read the bucket of the first fragment for
+/// another dump.
 #[test]
 fn a_first_fragment_is_found_in_the_bucket_before_the_window() {
     for is_behind in [true, false] {
@@ -212,8 +204,7 @@ fn a_first_fragment_is_found_in_the_bucket_before_the_window() {
     }
 }
 
-/// Another flow reuses an identification, and a later fragment in a later bucket has an earlier
-/// stamp. The result must not depend on how many buckets the dumper reads at once.
+/// The result must not depend on how many buckets the dumper reads at once.
 #[test]
 fn fragments_are_looked_at_in_the_order_of_records() {
     for at_once in [false, true] {
@@ -226,7 +217,6 @@ fn fragments_are_looked_at_in_the_order_of_records() {
         rig.pass(MS);
         rig.arrive(0, udp(1, 9, 0));
         rig.arrive(0, fragment(7, Some(9)));
-        // Four of these packets fill a bucket of 1 MiB.
         (0..8).for_each(|_| rig.arrive(0, vec![0x45; 250_000]));
         rig.step();
         rig.pass(20 * MS);
@@ -246,7 +236,7 @@ fn fragments_are_looked_at_in_the_order_of_records() {
 }
 
 /// The kernel may have dropped packets before any tap. The verdict has an upper bound of these
-/// packets. The loss counters of the source do not include these packets.
+/// packets.
 #[test]
 fn what_the_kernel_may_have_dropped_before_the_tap_is_told() {
     for (before, meanwhile) in [(7, 0), (7, 5)] {
@@ -278,8 +268,7 @@ fn what_the_kernel_may_have_dropped_before_the_tap_is_told() {
     }
 }
 
-/// A counter cannot be read: the verdict is `complete` and names the unknown losses, also in the
-/// file.
+/// A counter cannot be read: the verdict is `complete` and names the unknown losses.
 #[test]
 fn losses_that_no_counter_tells_stand_in_the_verdict() {
     let dir = tempfile::tempdir().unwrap();
@@ -298,10 +287,8 @@ fn losses_that_no_counter_tells_stand_in_the_verdict() {
     assert!(has_field, "{report:?}");
 }
 
-/// A window begins within a datagram: the first fragment, which alone has ports, arrived just
-/// before. If the first fragment was overwritten, the later fragments may be missing. Later
-/// fragments of another flow, even 2 s after the start of the window, are neither dumped nor
-/// missing.
+/// A window begins within a datagram: the first fragment, which alone has ports, arrived before. If
+/// the first fragment was overwritten, later fragments may be missing.
 #[test]
 fn fragments_at_the_start_of_a_window_have_their_first_before_it() {
     let cases = [
@@ -323,7 +310,6 @@ fn fragments_at_the_start_of_a_window_have_their_first_before_it() {
         let mut rig = Rig::new(&plan, START, dir.path());
         rig.pass(100 * MS);
         rig.arrive(0, fragment(1, Some(port)));
-        // More records than are analyzed together.
         (0..100).for_each(|number| rig.arrive(0, udp(2, 8, 1000 + number)));
         // These packets fill the first fragment's bucket, or lead to its being overwritten.
         for _ in 0..behind {
@@ -349,8 +335,7 @@ fn fragments_at_the_start_of_a_window_have_their_first_before_it() {
     }
 }
 
-/// A window ends within a datagram whose fragments were out of order: the first one, which alone
-/// has ports, arrived after the end.
+/// The first fragment, which alone has ports, arrived after the end of the window.
 #[test]
 fn fragments_at_the_end_of_a_window_may_have_their_first_behind_it() {
     for (before_end, port, missed) in [
@@ -383,7 +368,7 @@ fn fragments_at_the_end_of_a_window_may_have_their_first_behind_it() {
 }
 
 /// The dumper sometimes reads first fragments far from a window together with packets of the
-/// window. The dump must not use the flows of these fragments.
+/// window.
 #[test]
 fn fragments_far_from_a_window_tell_nothing() {
     // Time of the first fragment before the window; `None`: after its end.

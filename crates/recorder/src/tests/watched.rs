@@ -49,12 +49,10 @@ fn hits_are_told_by_the_name_of_their_rule() {
     let status = rig.handle.status().unwrap();
     assert_eq!(status.hits_by_hand.triggers, 1);
     assert_eq!(status.hits.triggers, 3, "all of them");
-    // Each trigger packet was 5 ms old, which is the lower bound of class 3. A manual trigger has
-    // no age.
+    // Each trigger packet was 5 ms old, the lower bound of class 3. A manual trigger has no age.
     let AgeHistogram { dumps, sum_ns } = status.trigger_ages;
     assert_eq!((dumps[3], dumps.iter().sum::<u64>()), (2, 2));
     assert_eq!(sum_ns, 10 * MS.unsigned_abs());
-    // A new rule with the same name, or a changed rule, continues the counts.
     asked(&mut rig, |it| it.remove_rule(name, Condition::Any)).unwrap();
     arrive(&mut rig, 7);
     add(&mut rig, "udp port 5");
@@ -77,8 +75,7 @@ fn hits_are_told_by_the_name_of_their_rule() {
     assert!(totals.missing.is_empty());
 }
 
-/// The clock is set before and after the first packet. The status reports the original stamp of
-/// this packet as the oldest stamp.
+/// The clock is set before and after the first packet. The status reports the stamp of this packet.
 #[test]
 fn the_oldest_packet_is_told_by_its_stamp() {
     for step_ns in [3600 * S, -3600 * S] {

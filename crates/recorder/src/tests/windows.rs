@@ -22,7 +22,6 @@ fn request(past_ms: u64, future_ms: u64) -> TriggerRequest {
     }
 }
 
-/// A configuration that reads a file.
 pub(crate) fn offline(directory: &Path) -> Config {
     Config {
         offline: true,
@@ -37,7 +36,6 @@ pub(crate) fn offline(directory: &Path) -> Config {
     }
 }
 
-/// Writes a capture file.
 pub(crate) fn write(path: &Path, packets: &[(i64, Vec<u8>)]) {
     let file = std::io::BufWriter::new(std::fs::File::create(path).unwrap());
     let mut writer = PcapWriter::new(file, PcapOptions::new(LinkType::RAW)).unwrap();
@@ -48,7 +46,6 @@ pub(crate) fn write(path: &Path, packets: &[(i64, Vec<u8>)]) {
     writer.finish().unwrap();
 }
 
-/// Records a capture file to its end.
 pub(crate) fn record(config: &Config, capture: &Path) -> RecorderSummary {
     let sources = || Ok(vec![Box::new(FileSource::new(capture)) as Box<dyn Source>]);
     let files = [capture.to_owned()];
@@ -59,7 +56,6 @@ pub(crate) fn record(config: &Config, capture: &Path) -> RecorderSummary {
     summary
 }
 
-/// All files of a directory.
 pub(crate) fn contents(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = std::fs::read_dir(directory).unwrap();
     let read = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -70,7 +66,6 @@ pub(crate) fn contents(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     files.map(read).collect()
 }
 
-/// Checks that a dump has all packets of its window.
 fn assert_window(report: &DumpReport, sent: &[i64], (past_ns, future_ns): (i64, i64)) {
     let window = report.trigger_ns - past_ns..=report.trigger_ns.saturating_add(future_ns);
     let expected: Vec<i64> = sent
@@ -83,9 +78,8 @@ fn assert_window(report: &DumpReport, sent: &[i64], (past_ns, future_ns): (i64, 
     assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
 }
 
-/// Rules with a short and a long window and manual triggers, open at once. Each dump has the window
-/// that its trigger requests, and ends with this window. The sidecar names the requester, if any,
-/// cut to 256 bytes.
+/// Each dump has the window that its trigger requests. The sidecar names the requester, if any, cut
+/// to 256 bytes.
 #[test]
 fn live_each_trigger_has_its_own_window() {
     let dir = tempfile::tempdir().unwrap();
@@ -116,7 +110,7 @@ fn live_each_trigger_has_its_own_window() {
         if ms == 2010 {
             rig.trigger(by_hand.clone());
             // This trigger requests the same window, and joins the dump of the first manual
-            // trigger. The third manual trigger requests another window.
+            // trigger.
             rig.trigger(TriggerRequest {
                 asked_by: None,
                 ..by_hand.clone()
@@ -152,12 +146,11 @@ fn live_each_trigger_has_its_own_window() {
     }
 }
 
-/// From files: each dump has its window, and a second run gives the same result.
+/// A second run gives the same result.
 #[test]
 fn from_files_each_rule_has_its_own_window() {
     let dir = tempfile::tempdir().unwrap();
     let capture = dir.path().join("in.pcap");
-    // 20 s, of which the ring holds about half.
     let mut sent = Vec::new();
     let mut frames = Vec::new();
     for n in 0..20_000_i64 {
