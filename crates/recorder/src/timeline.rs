@@ -1,8 +1,7 @@
 //! The contents of the history, slot by slot, for a diagram.
 //!
-//! A timeline without peaks ([`peaks`]) reads no packets: the header of each bucket has the number
-//! of packets, their bytes, and their time range. The packets of a bucket count as evenly
-//! distributed.
+//! Without peaks ([`peaks`]), a timeline reads no packets. The packets and bytes of each bucket
+//! then count as evenly distributed over the bucket's time range.
 
 pub(crate) mod peaks;
 

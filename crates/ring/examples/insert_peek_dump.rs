@@ -3,9 +3,9 @@
 //! `cargo run -p retroscope-ring --example insert_peek_dump DUMP.pcap [RING_FILE]`
 //!
 //! One thread inserts a million UDP packets, 1 µs of packet time apart, into a ring that is too
-//! small for all of them. The main thread reserves the time range around the first packet to port
-//! 9, and later writes its packets to a capture file. With `RING_FILE` the ring is in a file, which
-//! stays for the readers in C and Python (`readers/`).
+//! small for all of these packets. The main thread reserves the time range around the first packet
+//! to port 9, and later writes the packets of this range to a capture file. With `RING_FILE` the
+//! ring is in a file, which stays for the readers in C and Python (`readers/`).
 #![expect(clippy::print_stdout, reason = "reports what was dumped")]
 
 use std::{

@@ -40,7 +40,7 @@ const LARGEST: usize = 256;
 const PARTS: i64 = 128;
 /// Maximum number of cells that are compared with a packet before the packet gets a new cell.
 const SAME_CELL_MAX: usize = 8;
-/// If more cells are pending, cells of complete intervals are counted.
+/// Minimum of the limit of pending cells. Above this limit complete intervals are counted.
 const PENDING_MAX: usize = 1 << 16;
 const SERIES_COUNTED: usize = 64;
 /// Largest number of series in an answer: the counted series with the most bytes.
@@ -63,7 +63,7 @@ pub enum SeriesBy {
 pub struct Peaks {
     /// Length of the intervals, ns.
     pub interval_ns: i64,
-    /// All buckets of the timeline are read from this stamp on, ns. `None`: all buckets are read.
+    /// Packets before this stamp may be unread, ns. `None`: no bucket was left for later requests.
     pub known_from_ns: Option<i64>,
     /// All packets.
     pub all: PeakCounts,

@@ -230,7 +230,7 @@ impl Attached {
         }
     }
 
-    /// The state of the writer, found by the region's state and the writer's lock on the file.
+    /// The state of the writer, from the region's state and (for a file) the writer's lock.
     ///
     /// # Errors
     /// [`CopyError::Shrunk`].

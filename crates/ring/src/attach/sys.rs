@@ -229,8 +229,9 @@ impl Drop for Mapped {
     }
 }
 
-/// Fills `out` with the bytes from `offset` on. `word` loads the aligned words that end in the
-/// range; the first may begin before `offset`. `byte` loads the bytes after these words.
+/// Fills `out` with the bytes from `offset` on. `word` loads the words that end in the range, at
+/// multiples of 8; the first word may begin before `offset`. `byte` loads the bytes after the last
+/// of these words.
 fn copy_by(offset: usize, out: &mut [u8], word: impl Fn(usize) -> u64, byte: impl Fn(usize) -> u8) {
     let end = offset + out.len();
     let words_end = end / 8 * 8;
