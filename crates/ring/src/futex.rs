@@ -1,14 +1,11 @@
-//! A word that a thread can sleep on: futex(2). Waking is one system call and takes no lock of this
-//! process, so that neither side ever waits for a preempted thread.
+//! A word that a thread can sleep on: futex(2).
 //!
-//! Under loom a mutex and a condition variable replace the kernel. Loom has no time: a lost wake-up
-//! is a deadlock.
+//! Under loom a mutex and a condition variable replace the kernel, and timeouts are ignored.
 
 use std::time::Duration;
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// A futex word. Any thread may call any method.
 #[derive(Debug)]
 pub(crate) struct Futex {
     word: AtomicU32,
@@ -37,16 +34,15 @@ impl Futex {
         self.word.fetch_add(value, order)
     }
 
-    /// Stores `new` if the word is `old`, and returns whether it was. `order` orders a successful
-    /// exchange; a failure is an Acquire load.
+    /// Stores `new` if the word is `old`, and returns whether it was. A failure is an Acquire load.
     pub(crate) fn replace(&self, old: u32, new: u32, order: Ordering) -> bool {
         self.word
             .compare_exchange(old, new, order, Ordering::Acquire)
             .is_ok()
     }
 
-    /// Sleeps while the word is `value`, at most for `timeout` (`None`: without limit). May return
-    /// early for no reason.
+    /// Sleeps while the word is `value`, until `timeout` passes (`None`: no limit). May return
+    /// early.
     #[cfg(not(loom))]
     pub(crate) fn wait(&self, value: u32, timeout: Option<Duration>) {
         use rustix::thread::futex::{self, Flags, Timespec};
@@ -54,22 +50,22 @@ impl Futex {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         });
-        // EAGAIN (another value), EINTR, ETIMEDOUT: in each case the caller checks again.
+        // An error (EAGAIN, EINTR, ETIMEDOUT) only ends the wait.
         let _ = futex::wait(&self.word, Flags::PRIVATE, value, timeout.as_ref());
     }
 
-    /// Wakes every thread that sleeps on the word. The caller has changed the word before.
+    /// Wakes all threads that sleep on the word. The caller must change the word first.
     #[cfg(not(loom))]
     pub(crate) fn wake(&self) {
         use rustix::thread::futex::{self, Flags};
-        // Cannot fail on a word of this process. The result is the number of threads woken.
+        // The result is the number of threads woken.
         let _ = futex::wake(&self.word, Flags::PRIVATE, i32::MAX.unsigned_abs());
     }
 
     #[cfg(loom)]
     pub(crate) fn wait(&self, value: u32, _timeout: Option<Duration>) {
         let guard = crate::sync::lock(&self.sleepers.0);
-        // Relaxed: as in the kernel, the comparison runs under the lock that wake() takes too.
+        // Relaxed: the lock orders changes before wake().
         if self.word.load(Ordering::Relaxed) == value {
             drop(self.sleepers.1.wait(guard));
         }

@@ -4,22 +4,21 @@ use std::sync::Arc;
 
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, Padded};
 
-/// Whether writers wait for a group.
+/// Whether writers respect a group's position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupKind {
-    /// A bucket is overwritten only after the group has passed the bucket. The group misses no
-    /// packet that is stored after the group was made. A slow group stops the writers (record and
-    /// wait mode) or costs new packets (protect mode).
+    /// A bucket is overwritten only after the group has passed the bucket. A slow group can stop
+    /// the writers, or in protect mode cost new packets.
     Gating,
-    /// Writers do not wait for the group's position. A slow group is lapped, and learns how many
-    /// packets it missed.
+    /// The group's position does not stop writers. A slow group can miss packets, and learns how
+    /// many.
     Lapped,
 }
 
 /// Packets and captured bytes that were overwritten before a reader reached the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lapped {
-    /// Number of packets.
+    /// Packets.
     pub packets: u64,
     /// Captured bytes. An upper bound after [`release`](crate::Reader::release) or
     /// [`continue_at`](crate::Reader::continue_at).
@@ -37,14 +36,14 @@ impl std::ops::AddAssign for Lapped {
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) kind: GroupKind,
-    /// For each producer, the number of the first record that its member has not finished;
-    /// `u64::MAX` after the member was dropped.
+    /// For each producer, the number before which the group needs no records; `u64::MAX` after the
+    /// member was dropped.
     positions: Box<[Padded<AtomicU64>]>,
     pub(crate) members_open: AtomicUsize,
 }
 
 impl Group {
-    /// `positions` has one number for each producer: its first record that the group reads.
+    /// `positions`: for each producer, the first record that the group reads.
     pub(crate) fn new(kind: GroupKind, members: usize, positions: &[u64]) -> Self {
         let padded = |&position: &u64| Padded(AtomicU64::new(position));
         Self {
@@ -54,15 +53,12 @@ impl Group {
         }
     }
 
-    /// The producer's records before this number are finished or missed. Panics unless `producer`
-    /// exists.
+    /// The group needs no record before this number. Panics unless `producer` exists.
     pub(crate) fn position(&self, producer: usize) -> u64 {
-        // Q: Acquire, pairs with set_position(): the member's work on the records is finished as
-        // well.
+        // Q: Acquire, pairs with set_position().
         self.positions[producer].0.load(Ordering::Acquire)
     }
 
-    /// The member of this producer has finished or missed the records before `position`.
     pub(crate) fn set_position(&self, producer: usize, position: u64) {
         self.positions[producer]
             .0
@@ -79,9 +75,9 @@ impl Positions {
         Self(Arc::clone(group))
     }
 
-    /// The group has finished or missed all of the producer's records before this number, counted
-    /// over the producer's life. Acquire: the earlier work of the readers is visible. `u64::MAX`
-    /// after the reader of this producer was dropped.
+    /// The group needs none of the producer's records before this number, counted over the
+    /// producer's life. `u64::MAX` after the reader of this producer was dropped. Acquire: the
+    /// reader's work on these records is visible.
     ///
     /// # Panics
     /// Unless `producer` is below the ring's number of producers.

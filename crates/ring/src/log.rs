@@ -7,7 +7,7 @@ use crate::{Evicted, EvictedBucket, EvictionDetail, windows::TimeWindow};
 /// Buckets remembered with [`EvictionDetail::Bounds`]: 16 GiB of history in buckets of 2 MiB.
 const BOUNDED_BUCKETS: usize = if cfg!(loom) { 8 } else { 8192 };
 
-/// Maximum number of entries that are summed up each time the mutex is taken.
+/// Maximum number of entries that are summed up while the mutex is locked once.
 const PIECE: u64 = 1024;
 
 /// The overwritten buckets, oldest eviction first.
@@ -17,9 +17,9 @@ pub(crate) struct Log {
     entries: VecDeque<EvictedBucket>,
     /// With `Exact`: the number of entries, from the front, without record times.
     thinned: usize,
-    /// With `Exact`: memory of the entries, bytes.
+    /// Memory of the entries, bytes.
     bytes_used: usize,
-    /// The smallest and the largest time of all forgotten buckets, indexed by producer, because the
+    /// The smallest and the largest time of the forgotten buckets, indexed by producer, because the
     /// clocks of producers may be far apart.
     forgotten: Vec<Option<(i64, i64)>>,
     /// Buckets evicted since the start.
@@ -32,7 +32,6 @@ pub(crate) struct Log {
 
 impl Log {
     pub(crate) fn new(detail: EvictionDetail, producers: usize) -> Self {
-        // With `Bounds` everything is allocated at the start.
         let bounded = match detail {
             EvictionDetail::Bounds => BOUNDED_BUCKETS,
             EvictionDetail::Exact { .. } => 0,
@@ -55,13 +54,12 @@ impl Log {
         (self.packets, self.bytes)
     }
 
-    /// Buckets evicted since the start.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions
     }
 
-    /// Adds an overwritten bucket. The caller leaves `entry.times_ns` empty; `time_ns` returns the
-    /// time of a record by index.
+    /// Adds an overwritten bucket, whose `times_ns` must be empty. `time_ns` returns a record's
+    /// ring time by index.
     pub(crate) fn add(&mut self, mut entry: EvictedBucket, time_ns: impl Fn(usize) -> i64) {
         self.packets += u64::from(entry.packets);
         self.bytes += entry.bytes;
@@ -84,7 +82,7 @@ impl Log {
         }
     }
 
-    /// The remembered evictions after the first `evictions` buckets, oldest first.
+    /// The remembered buckets after the first `evictions` evictions, oldest first.
     pub(crate) fn since(&self, evictions: u64) -> impl Iterator<Item = &EvictedBucket> {
         let later = self.evictions.saturating_sub(evictions);
         let later = usize::try_from(later).unwrap_or(usize::MAX);
@@ -98,8 +96,7 @@ impl Log {
         evictions < self.forgotten_needed
     }
 
-    /// The largest time of the forgotten buckets of all producers whose forgotten times touch a
-    /// window.
+    /// The largest forgotten time of all producers whose forgotten times touch the window.
     pub(crate) fn unknown_before_ns(&self, window: TimeWindow) -> Option<i64> {
         let forgotten = self.forgotten.iter().flatten();
         let touching = forgotten.filter(|(min_ns, max_ns)| window.touches(*min_ns, *max_ns));
@@ -107,8 +104,8 @@ impl Log {
     }
 
     /// Adds the evicted packets of a window to `sum`, for the last [`PIECE`] of the first
-    /// `evictions` overwritten buckets. Returns `evictions` for the next call; 0 means that all
-    /// remembered buckets are added.
+    /// `evictions` overwritten buckets. Returns `evictions` for the next call; 0 after the last
+    /// piece.
     pub(crate) fn add_evicted(&self, window: TimeWindow, evictions: u64, sum: &mut Evicted) -> u64 {
         let forgotten = self.evictions - self.entries.len() as u64;
         let left = evictions.saturating_sub(PIECE).max(forgotten);
@@ -127,7 +124,7 @@ impl Log {
         if left > forgotten { left } else { 0 }
     }
 
-    /// Records in `sum` whether the log has forgotten buckets that may touch a window.
+    /// Records in `sum` whether the log forgot buckets that may touch the window.
     pub(crate) fn add_forgotten(&self, window: TimeWindow, sum: &mut Evicted) {
         sum.unknown_before_ns = self.unknown_before_ns(window);
         sum.exact &= sum.unknown_before_ns.is_none();

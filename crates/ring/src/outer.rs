@@ -1,11 +1,8 @@
 //! The outer queue: the free, open and closed buckets, and the choice of the bucket that is
 //! overwritten next.
 //!
-//! One mutex protects the outer queue. A producer takes the mutex for each bucket that it fills.
-//! Readers that start or were lapped, and dumps that list buckets, take the mutex too. Most walks
-//! release the mutex after every [`PIECE`] buckets, so that producers do not wait for a whole walk.
-//! `Outer::oldest_bucket` walks over the buckets of one producer up to the position of a reader.
-//! Holds and positions of gating groups change without the mutex.
+//! One mutex protects the outer queue. Producers wait for the mutex, so most walks release it after
+//! every [`PIECE`] buckets. Holds and positions of gating groups change without the mutex.
 
 use std::{iter, ops::Range, sync::Arc};
 
@@ -27,15 +24,14 @@ pub(crate) const PIECE: usize = 64;
 /// Number of values of [`BucketSlot::protection`].
 const PROTECTIONS: usize = 3;
 
-/// The state of the outer queue. A mutex protects this state.
 #[derive(Debug)]
 pub(crate) struct Outer {
-    /// Buckets never used. The last element is used next.
+    /// Buckets never used.
     free: Vec<u32>,
     pub(crate) slots: Vec<BucketSlot>,
     /// Indexed by producer.
     chains: Vec<Chain>,
-    /// Empty between calls. A field, so that a search for a bucket to overwrite allocates nothing.
+    /// Empty between calls. A field, so that [`Self::victim`] allocates nothing.
     scratch: Vec<u32>,
     pub(crate) log: Log,
     pub(crate) reservations: Reservations,
@@ -47,7 +43,7 @@ pub(crate) struct Outer {
     /// The latest closing time of all overwritten buckets, ns of the monotonic clock. `i64::MIN` if
     /// no bucket was overwritten.
     evicted_closed_mono_ns: i64,
-    /// Numbers of unused parkers. One more reader can be opened for each.
+    /// Numbers of unused parkers.
     pub(crate) parkers_free: Vec<usize>,
 }
 
@@ -67,16 +63,14 @@ pub(crate) struct BucketSlot {
     pub(crate) max_ns: i64,
     /// Upper bound of the times of this bucket and of the producer's older buckets in the ring, ns.
     upto_ns: i64,
-    /// `Outer::closings` when the bucket closed. Identifies the bucket in this generation, and is
-    /// never used again.
+    /// `Outer::closings` when the bucket closed: unique over the ring's life.
     pub(crate) closing: u64,
     /// Time of closing, ns of the monotonic clock.
     closed_mono_ns: i64,
     needs: Needs,
     /// Position in the heap of [`Chain::closed`] that has the bucket.
     pub(crate) place: usize,
-    /// Neighbors in the producer's list of buckets. `None` at the ends of the list, and for buckets
-    /// that were never used.
+    /// Neighbors in the producer's list of buckets.
     older: Option<u32>,
     newer: Option<u32>,
 }
@@ -84,14 +78,13 @@ pub(crate) struct BucketSlot {
 /// The buckets of one producer.
 #[derive(Debug)]
 struct Chain {
-    /// Ends of the list of all buckets of the producer, linked in record order.
+    /// Ends of the producer's list of buckets, in record order.
     oldest: Option<u32>,
     newest: Option<u32>,
     /// All closed buckets, by [`BucketSlot::protection`]. Each heap has room for all buckets of the
     /// ring, 4 bytes a bucket.
     closed: [ClosedBuckets; PROTECTIONS],
-    /// The current search of `victim` has found that a gating group has not passed the remaining
-    /// buckets.
+    /// In the current search of `victim`: a gating group has not passed the remaining buckets.
     is_gated: bool,
 }
 
@@ -123,7 +116,6 @@ pub(crate) enum Obstacle {
     Blocked { wait: bool },
 }
 
-/// Where a reader without a bucket continues.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OldestBucket {
     pub(crate) bucket: BucketRef,
@@ -155,10 +147,8 @@ impl Outer {
         }
     }
 
-    /// Finds a bucket for a producer. Prefers a free bucket. If `overwrite`, the alternative is the
-    /// first closed bucket, by order of closing, that every gating group has passed, nobody holds
-    /// and no reservation wants. In record mode, if there is no such bucket, the search allows
-    /// buckets that only yielding reservations want, and then all buckets.
+    /// Claims a free bucket, or, if `overwrite`, the first closed bucket that may be overwritten
+    /// ("What is overwritten" in `lib.rs`).
     pub(crate) fn take<'s>(
         &mut self,
         storage: &'s Arc<Storage>,
@@ -190,7 +180,7 @@ impl Outer {
         })
     }
 
-    /// Appends a bucket that a producer has opened to the producer's list of buckets.
+    /// Appends an opened bucket to its producer's list.
     pub(crate) fn opened(&mut self, opened: &OpenedBucket<'_>) {
         let BucketRef { index, generation } = opened.bucket();
         let slot = &mut self.slots[index as usize];
@@ -207,8 +197,7 @@ impl Outer {
         }
     }
 
-    /// Closes a bucket whose records are all published. Returns its closing number: the number of
-    /// buckets that closed before.
+    /// Marks a bucket closed in the outer queue. Returns the number of buckets that closed before.
     pub(crate) fn close_bucket(&mut self, open: &OpenBucket, mono_ns: i64) -> u64 {
         let index = open.bucket().index;
         let (min_ns, max_ns) = open.span_ns();
@@ -252,7 +241,6 @@ impl Outer {
     }
 
     /// The producer's oldest bucket that has, or may still get, records from number `position` on.
-    /// A reader continues there. `None`: the producer has no such bucket.
     pub(crate) fn oldest_bucket(&self, producer: usize, position: u64) -> Option<OldestBucket> {
         let mut mine = self.oldest_first(producer);
         let (index, slot) = mine.find(|(_, slot)| slot.reaches(position))?;
@@ -263,12 +251,10 @@ impl Outer {
         })
     }
 
-    /// A producer's buckets, in record order.
     fn oldest_first(&self, producer: usize) -> impl Iterator<Item = (usize, &BucketSlot)> {
         self.linked(self.chains[producer].oldest, |slot| slot.newer)
     }
 
-    /// The newest bucket of a producer. [`BucketSlot::older`] leads from it to older buckets.
     pub(crate) fn newest(&self, producer: usize) -> Option<u32> {
         self.chains[producer].newest
     }
@@ -322,8 +308,8 @@ impl Outer {
     }
 
     /// Claims the first bucket to have closed, of those with this protection that every gating
-    /// group has passed and nobody holds. Takes one more step for each producer and each held
-    /// bucket, however many buckets a gating group has still to read.
+    /// group has passed and nobody holds. Takes at most one more step for each producer and each
+    /// held bucket.
     fn victim<'s>(&mut self, storage: &'s Arc<Storage>, protection: usize) -> Option<Claimed<'s>> {
         self.chains
             .iter_mut()
@@ -355,8 +341,8 @@ impl Outer {
         found
     }
 
-    /// Whether a gating group has not passed some closed bucket. Checks only the newest closed
-    /// bucket of each producer, which a group passes last.
+    /// Whether a gating group has not passed some closed bucket. A group passes the newest closed
+    /// bucket of a producer last.
     fn is_gated(&self) -> bool {
         self.chains.iter().any(|chain| {
             let mut newest_first = self.linked(chain.newest, |slot| slot.older);
@@ -374,7 +360,7 @@ impl Outer {
     }
 
     /// Logs a claimed bucket before it is overwritten, and removes the bucket from its producer's
-    /// list. If a reservation wants the bucket, changes the counter of news.
+    /// list.
     fn evict(&mut self, storage: &Storage, claimed: &Claimed<'_>) {
         let index = claimed.bucket().index as usize;
         let slot = &mut self.slots[index];
@@ -410,7 +396,7 @@ impl BucketSlot {
         }
     }
 
-    /// A closed bucket as an entry of the log, without the times of its records.
+    /// A closed bucket as an entry of the log, without record times.
     pub(crate) fn contents(&self, index: usize) -> EvictedBucket {
         EvictedBucket {
             bucket: self.bucket(index),
@@ -426,7 +412,7 @@ impl BucketSlot {
         }
     }
 
-    /// 0: no reservation wants the closed bucket. 1: only yielding reservations want the bucket.
+    /// 0: no reservation wants the closed bucket. 1: only yielding reservations. 2: others.
     fn protection(&self) -> usize {
         let last = self.needs.iter().rposition(|count| *count > 0);
         last.map_or(0, |kind| kind + 1)
@@ -490,8 +476,7 @@ pub(crate) mod tests {
     }
 
     /// An outer queue of 65,535 closed buckets, one packet each, that a gating group has yet to
-    /// read. All but the last bucket belong to the first of two producers. Only a few buckets have
-    /// memory.
+    /// read. Only a few buckets have memory.
     fn unread() -> (Outer, Arc<Storage>) {
         let config = RingConfig {
             prefault: false,
@@ -520,8 +505,7 @@ pub(crate) mod tests {
         (outer, Arc::new(storage))
     }
 
-    /// A waiting writer searches again, under the mutex, whenever a member of a gating group
-    /// advances. If the group has read no bucket, a search must not visit all buckets.
+    /// A waiting writer searches again, under the mutex, whenever the group advances.
     #[test]
     fn a_try_costs_the_same_however_many_buckets_are_unread() {
         let (mut outer, storage) = unread();

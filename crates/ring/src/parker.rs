@@ -1,5 +1,5 @@
-//! How a reader sleeps until a producer publishes. A producer usually pays one load while its
-//! readers are awake, and little while its readers sleep between packets.
+//! How a reader sleeps until a producer publishes. While its readers are awake, a producer usually
+//! pays one load.
 //!
 //! Every reader has a *parker*, a word to sleep on. Every producer has a *wait set* of 64 bits. A
 //! parker's bit is the parker's number modulo 64:
@@ -11,30 +11,22 @@
 //!           wait set != 0?  then take the bits, and wake each of their parkers that is PARKED
 //! ```
 //!
-//! Either the reader sees the publication after F3, or the producer sees the bit after F4. F4 runs
-//! in [`publish`](crate::Producer::publish) if there are new records, F3 only before a sleep. F4 is
-//! therefore the light side of a [`Barrier`]. An Acquire swap takes the bits, and sees the PARKED
-//! that was stored before each bit.
+//! Unless membarrier(2) fails, either the reader sees the publication after F3, or the producer
+//! sees the bit after F4. F4 runs at publications, F3 only before a sleep: F4 is the light side of
+//! a [`Barrier`].
 //!
 //! # Batched wake-ups
 //!
 //! A reader that keeps up with a busy link would sleep after each packet. Each publication would
 //! then cost its producer a system call of some microseconds, more than the whole budget at a
-//! million packets a second. If news arrived soon after the previous news, a sleep therefore
-//! usually begins with a *nap*: [`BUSY_LINK_NAP`] on the reader's own timer, from which no producer
-//! wakes the reader. The reader then reads everything published meanwhile in one go. Only after a
-//! nap without news does the reader ask to be woken. A producer pays for no wake-up while every nap
-//! brings news, and otherwise for at most one per nap. A reader that follows an open bucket also
-//! reads the bucket's header less often. The writer needs the cache line of that header.
+//! million packets a second. On a busy link, a sleep therefore usually begins with a *nap*:
+//! [`BUSY_LINK_NAP`] on the reader's own timer, from which no producer wakes the reader. After a
+//! nap without news the reader asks to be woken.
 //!
-//! On a slow link, where the last sleep lasted [`SLOW_LINK_SILENCE`] or longer, the reader skips
-//! the nap. The reader then sees the next packet at once, and wakes for no nap in vain.
+//! If the last sleep lasted [`SLOW_LINK_SILENCE`] or longer, the reader skips the nap, and sees the
+//! next packet without its delay.
 //!
-//! # Nobody spins
-//!
-//! No loop in this crate spins until another thread makes progress. A sleeper sleeps in the kernel;
-//! a waker stores one word and makes at most one call. Loops around compare-and-swap repeat only if
-//! another thread has changed the word, or the processor reports a spurious failure.
+//! No loop here spins until another thread makes progress: a sleeper sleeps in the kernel.
 
 use std::{
     sync::Arc,
@@ -47,13 +39,13 @@ use crate::{
     sync::{AtomicU64, Ordering, Padded},
 };
 
-/// Length of a nap, in which no producer wakes the reader. The kernel's timer slack (50 µs,
-/// prctl(2)) adds to this. At one packet per microsecond the median time from the store of
-/// a packet to its reading is then about 60 µs.
+/// Length of a nap. The kernel's timer slack (by default 50 µs, prctl(2)) adds to this. At one
+/// packet per microsecond the median time from the store of a packet to its reading is then about
+/// 60 µs.
 const BUSY_LINK_NAP: Duration = Duration::from_micros(50);
 
-/// A link without packets for this long is slow. Its producer then wakes each reader at most 2000
-/// times a second. A wake-up was measured at about 7 µs, including the store and the publication.
+/// After a sleep of at least this length, the next sleep begins without a nap. A wake-up was
+/// measured at about 7 µs, including the store and the publication.
 const SLOW_LINK_SILENCE: Duration = Duration::from_micros(500);
 
 /// Maximum length of a sleep whose F3 may have missed a publication ([`Barrier::heavy`]).
@@ -65,20 +57,18 @@ const AWAKE: u32 = 0;
 const NAPPING: u32 = 1;
 /// State of a parker: the reader sleeps until a producer publishes.
 const PARKED: u32 = 2;
-/// State of a parker: a [`Waker`], a producer or `Ring::close` has woken the reader. The reader's
-/// current sleep ends; if the reader is awake, its next sleep ends at once. The end of the sleep
-/// resets the state.
+/// State of a parker: the reader was woken. Its current sleep ends, or, if the reader is awake, its
+/// next sleep.
 const WOKEN: u32 = 3;
 
-/// The words of all parkers of a ring, indexed by number: one for each reader that the ring allows.
+/// The words of all parkers of a ring, indexed by number.
 #[derive(Debug)]
 pub(crate) struct Parkers(Box<[Padded<Futex>]>);
 
 /// The readers that sleep until one producer publishes.
 #[derive(Debug)]
 pub(crate) struct WaitSet {
-    /// Bit `n`: a reader whose parker number is `n` modulo 64 went to sleep, and this producer has
-    /// not taken the bit since.
+    /// Bit `n`: a reader whose parker number is `n` modulo 64 may sleep.
     waiters: AtomicU64,
     barrier: Barrier,
     parkers: Arc<Parkers>,
@@ -94,9 +84,8 @@ pub(crate) struct Parker {
 }
 
 /// Wakes one reader from [`Reader::wait`](crate::Reader::wait) or
-/// [`Reader::doze`](crate::Reader::doze), from any thread. If the reader is awake, its next sleep
-/// ends at once. A waker may outlive its reader, and may then wake a later reader of the ring for
-/// nothing.
+/// [`Reader::doze`](crate::Reader::doze), from any thread. A waker may outlive its reader, and may
+/// then wake a later reader of the ring for nothing.
 #[derive(Debug, Clone)]
 pub struct Waker {
     parkers: Arc<Parkers>,
@@ -104,8 +93,7 @@ pub struct Waker {
 }
 
 impl Parker {
-    /// The parker of a new reader. Drops wake-ups that were meant for the previous reader with this
-    /// number.
+    /// Drops wake-ups that were meant for the previous reader with this number.
     pub(crate) fn new(parkers: &Arc<Parkers>, number: usize, barrier: Barrier) -> Self {
         parkers.0[number].0.swap(AWAKE, Ordering::Relaxed); // nobody sleeps on it
         Self {
@@ -152,15 +140,13 @@ impl Parker {
             };
             self.sleep_while(PARKED, start, longest);
         }
-        // Loom has no time, so every model behaves as on a busy link.
         self.naps = cfg!(loom) || start.elapsed() < SLOW_LINK_SILENCE;
-        // If membarrier failed at F3, the sleep ended after about 1 ms, perhaps before the caller's
-        // timeout.
+        // If membarrier failed, the sleep may have ended before the caller's timeout.
         self.end_sleep() || found || news() || (!sure && start.elapsed() < timeout)
     }
 
-    /// Sleeps for [`BUSY_LINK_NAP`] or `timeout`, whichever is less. `true` if a [`Waker`] or
-    /// `Ring::close` woke the reader.
+    /// A sleep of [`BUSY_LINK_NAP`], or `timeout` if less, that no producer ends. `true`: the
+    /// reader was woken.
     fn nap(&self, timeout: Duration) -> bool {
         let may_sleep = self.word().replace(AWAKE, NAPPING, Ordering::AcqRel);
         // Loom has no time: a nap ends at once.
@@ -170,8 +156,7 @@ impl Parker {
         self.end_sleep()
     }
 
-    /// Sleeps until a [`Waker`] or `Ring::close` wakes the reader, or until `timeout`. Returns
-    /// `false` only after the timeout. No producer wakes this sleep.
+    /// Sleeps until a [`Waker`] or `Ring::close` wakes the reader, or `timeout` passes (`false`).
     pub(crate) fn doze(&mut self, timeout: Duration) -> bool {
         let start = Instant::now();
         // Loom has no time: a sleep ends at once.
@@ -194,7 +179,7 @@ impl Parker {
         }
     }
 
-    /// Sets the state to awake. Returns whether the reader was woken.
+    /// Makes the reader awake. Returns whether the reader was woken.
     fn end_sleep(&self) -> bool {
         // W: Acquire, pairs with Parkers::wake() and wake_if_parked().
         self.word().swap(AWAKE, Ordering::Acquire) == WOKEN
@@ -214,7 +199,7 @@ impl WaitSet {
         }
     }
 
-    /// The producer has published: wakes readers. With an empty wait set it costs F4 and one load.
+    /// Wakes sleeping readers after a publication. With an empty wait set it costs F4 and one load.
     #[inline]
     pub(crate) fn notify(&self) {
         self.barrier.light(); // F4, pairs with F3
@@ -259,12 +244,10 @@ impl Parkers {
         }
     }
 
-    /// Wakes all readers, whether asleep or about to sleep.
     pub(crate) fn wake_all(&self) {
         (0..self.0.len()).for_each(|number| self.wake(number));
     }
 
-    /// Wakes the reader if it sleeps until a producer publishes ([`PARKED`]).
     fn wake_if_parked(&self, number: usize) {
         let word = &self.0[number].0;
         // Release: pairs with W.

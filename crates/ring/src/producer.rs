@@ -12,9 +12,8 @@ use crate::{
     sync::{Ordering, lock},
 };
 
-/// Unpublished captured bytes after which storing publishes. A publication costs a fence and a few
-/// stores, and the fence waits for the stores on their way to memory. On a Zen 4, 32 KiB reached 41
-/// instead of 46 Mpps with 512-byte records; more than 128 KiB gained nothing.
+/// Unpublished captured bytes after which storing publishes. On a Zen 4, 32 KiB reached 41 instead
+/// of 46 Mpps with 512-byte records; more than 128 KiB gained nothing.
 const PUBLISH_BYTES: u64 = 128 << 10;
 /// Unpublished records after which storing publishes, because some records capture no bytes. The
 /// descriptors of 4096 records take 64 KiB.
@@ -23,8 +22,8 @@ const PUBLISH_RECORDS: usize = 4096;
 /// Called when no bucket is free, before a bucket is overwritten.
 type Hook = Box<dyn FnMut() + Send>;
 
-/// The right to store records under one producer number. Belongs to one thread at a time. Dropping
-/// a producer closes the open bucket and sets the watermark to `i64::MAX`.
+/// The right to store records under one producer number. Dropping a producer closes its open bucket
+/// and sets the watermark to `i64::MAX`.
 pub struct Producer {
     ring: Arc<RingInner>,
     id: usize,
@@ -36,9 +35,9 @@ pub struct Producer {
     is_unannounced: bool,
     hook: Option<Hook>,
     /// At the end of a bucket, this producer wakes sleeping readers if it has opened at least this
-    /// many buckets since the last wake-up.
+    /// many buckets since [`Self::publish`] last ran.
     buckets_per_wake: usize,
-    /// Buckets opened since this producer last woke sleeping readers.
+    /// Buckets opened since [`Self::publish`] last ran.
     buckets_since_wake: usize,
     /// Whether the eventcount `Storage::freed` counts this producer as a waiter for a bucket.
     is_waiter: bool,
@@ -79,20 +78,19 @@ impl Producer {
         self.open.as_ref().map_or(0, OpenBucket::end)
     }
 
-    /// Sets the time, on `CLOCK_MONOTONIC`, of later publications and of later ends of buckets. The
-    /// producer itself reads no clock; the caller can read the clock once per burst.
+    /// Sets the `CLOCK_MONOTONIC` time, ns, of later publications and ends of buckets. The producer
+    /// itself reads no clock.
     pub fn set_now(&mut self, mono_ns: i64) {
         self.mono_ns = mono_ns;
     }
 
     /// From the next record on, the stamps of `clock`
     /// ([`InterfaceEntry::clock`](crate::InterfaceEntry::clock)) are `offset_ns` ahead of ring
-    /// time. Takes the mutex of the outer queue: too slow for every burst.
+    /// time. Takes the mutex of the outer queue.
     ///
-    /// Returns `false`, and changes nothing, if the table of steps is full, or if this producer
-    /// made too many steps. A producer may make 16 steps, and one more for each bucket that it
-    /// filled. The table has 1024 places, and the ring reuses the place of a step that no record in
-    /// the ring needs.
+    /// `false`: no effect, because the table of 1024 steps is full, or this producer made 16 steps
+    /// and one more for each bucket that it filled. The ring reuses the place of a step that no
+    /// record in the ring needs.
     pub fn step(&mut self, clock: u16, offset_ns: i64) -> bool {
         let step = Step {
             producer: self.id,
@@ -109,26 +107,23 @@ impl Producer {
         followed
     }
 
-    /// Records truncated to 256 KiB since the start.
+    /// Records truncated to 256 KiB.
     #[must_use]
     pub fn cut_records(&self) -> u64 {
         self.cut_records
     }
 
-    /// Stores a record after the earlier records. Readers see the record after [`Self::publish`],
-    /// when 128 KiB or 4096 records are unpublished, or when the bucket is full, whichever is
-    /// first. Sleeping readers wake at [`Self::publish`], at the end of a bucket (less often after
-    /// [`Self::leave_sleepers`]), and when the writer finds no bucket or runs its hook
-    /// ([`Self::on_new_bucket`]). Call `publish` when the source has no more packets.
+    /// Stores a record. Readers see the record after [`Self::publish`], or earlier if 128 KiB or
+    /// 4096 records are unpublished, or if the bucket is full. Call `publish` when the source has
+    /// no more packets.
     ///
-    /// Only a call that needs a new bucket takes a lock, and makes system calls to wake sleeping
-    /// threads. The first call after a move to another thread may also make a system call. In
+    /// A call that needs a new bucket takes a lock. It may wait in
     /// [`Mode::Wait`](crate::Mode::Wait), and with a gating group in
-    /// [`Mode::Record`](crate::Mode::Record), a call that needs a new bucket may wait.
+    /// [`Mode::Record`](crate::Mode::Record).
     ///
     /// # Errors
-    /// [`StoreError::Full`] or [`StoreError::Closed`]: nothing was stored, and the caller counts
-    /// the packet as lost. A later call may succeed.
+    /// [`StoreError::Full`] or [`StoreError::Closed`]: nothing was stored. A later call may
+    /// succeed.
     pub fn store(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
         let captured = record.parts.iter().map(|part| part.len()).sum::<usize>();
         if captured > CAPTURED_BYTES_MAX {
@@ -139,23 +134,21 @@ impl Producer {
         self.store_fitting(record)
     }
 
-    /// Stores a burst of records, as [`Self::store`] does, with less work per record. It publishes
-    /// at the end of a bucket, at 256 KiB, and usually at the next multiple of 32 records in the
-    /// bucket after 128 KiB or 4096 records are unpublished. The end of a burst publishes nothing,
-    /// so a small burst on a busy link needs no fence. The caller must publish ([`Self::publish`]
-    /// or [`Self::set_watermark`]) when its source has no more packets.
+    /// Stores a burst of records, as [`Self::store`] does, with less work per record. Publishes
+    /// when about 128 KiB to 256 KiB or 4096 records are unpublished; the end of a burst publishes
+    /// nothing. The caller must publish ([`Self::publish`] or [`Self::set_watermark`]) when its
+    /// source has no more packets.
     ///
     /// Returns the number of records stored: all records of the iterator.
     ///
     /// # Errors
     /// [`BurstError`] contains the number of records stored. The next record was not stored, and
-    /// later records were not taken from the iterator. A caller that passed `records.by_ref()`
-    /// counts one record as lost and may continue with the rest.
+    /// later records were not taken from the iterator: a caller that passed `records.by_ref()` may
+    /// continue with these.
     ///
     /// # Panics
-    /// If the iterator panics. At most the records that the iterator returned since the last
-    /// multiple of 32 are then neither stored nor counted: fewer than 32. The producer stays
-    /// usable.
+    /// If the iterator panics: fewer than 32 of its last records are then not stored. The producer
+    /// stays usable.
     pub fn store_burst<'a>(
         &mut self,
         records: impl IntoIterator<Item = Record<'a>>,
@@ -206,10 +199,8 @@ impl Producer {
         }
     }
 
-    /// Makes stored records visible to readers without waking sleepers. [`Self::publish`] wakes
-    /// sleepers later: when the source has no more packets, or when the bucket (or several buckets,
-    /// [`Self::leave_sleepers`]) is full. Otherwise the sleeper would wake for each part of a
-    /// burst, and go back to sleep.
+    /// Makes stored records visible to readers without waking sleepers, which would otherwise wake
+    /// for each part of a burst.
     fn commit(&mut self) {
         let Some(open) = &mut self.open else { return };
         if !open.commit() {
@@ -227,9 +218,8 @@ impl Producer {
         self.is_unannounced = true;
     }
 
-    /// Publishes, and promises that no later record has a ring time below `ns`. The caller makes
-    /// the promise; the ring does not check the promise. A reader that loads the watermark and then
-    /// reads records sees all records before the watermark.
+    /// Publishes, and promises that no later record has a ring time below `ns`. The ring does not
+    /// check the promise.
     pub fn set_watermark(&mut self, ns: i64) {
         self.publish();
         // T: Release, pairs with Ring::watermark().
@@ -240,19 +230,16 @@ impl Producer {
             .store(ns, Ordering::Release);
     }
 
-    /// Sets a hook that runs before the producer overwrites a bucket, when no bucket is free and
-    /// all stored records are published. The hook may wait for readers of this ring; then the
-    /// overwritten packets can depend only on the packets and the ring size. The hook runs at most
-    /// once per search for a bucket. If searches fail, as in protect mode on a full ring, the hook
-    /// may run more often than a bucket is found.
+    /// Sets a hook that runs when no bucket is free, before the producer overwrites a bucket. All
+    /// stored records are then published, and the hook may wait for readers of this ring. The hook
+    /// can also run if no bucket can then be overwritten.
     pub fn on_new_bucket(&mut self, hook: Hook) {
         self.hook = Some(hook);
     }
 
     /// Keeps sleeping readers asleep at the end of a bucket, usually until this producer has filled
     /// its share of an eighth of the ring. Meant for a caller that publishes now and then although
-    /// its source never runs dry. If buckets fill much faster than the caller publishes, a wake-up
-    /// per bucket would cost a reader tens of microseconds for a fraction of the data.
+    /// its source never runs dry.
     pub fn leave_sleepers(&mut self) {
         let geometry = self.ring.storage.geometry();
         self.buckets_per_wake = geometry.buckets / (8 * geometry.producers);
@@ -275,12 +262,10 @@ impl Producer {
         Ok(())
     }
 
-    /// Replaces the open bucket. The old bucket stays open, readable and safe during the search for
-    /// a new bucket.
+    /// Replaces the open bucket, which stays open and readable during the search for a new bucket.
     ///
-    /// Wakes sleeping readers once per bucket, or less often after [`Self::leave_sleepers`],
-    /// because a caller whose source never runs dry may never call [`Self::publish`]. A bucket may
-    /// become free only when these readers continue.
+    /// Wakes sleeping readers, or less often after [`Self::leave_sleepers`], because a caller whose
+    /// source never runs dry may never call [`Self::publish`].
     // Never inlined: the first write buffer takes 20 KiB of stack, and the caller would touch these
     // pages one by one for each record.
     #[cold]
@@ -313,7 +298,7 @@ impl Producer {
                 Err(Obstacle::Blocked { .. }) if !self.is_waiter => {
                     self.publish(); // wakes readers, unless already done
                     self.ring.storage.freed.add_waiter();
-                    self.is_waiter = true; // the loop searches once more
+                    self.is_waiter = true;
                 }
                 Err(Obstacle::Blocked { wait: false }) => {
                     self.full_at = Some(epoch);
@@ -408,8 +393,6 @@ fn cut<'a>(record: &Record<'a>) -> Record<'a> {
 mod tests {
     use crate::{GroupKind, Mode, Record, Ring, RingConfig};
 
-    /// A random length: often 60 or 64 bytes, or a multiple of a cache line. A few records are
-    /// empty or longer than 512 bytes.
     fn length(random: &mut fastrand::Rng) -> usize {
         match random.u16(..400) {
             0 => random.usize(..3000),

@@ -11,15 +11,13 @@ use crate::{
     sync::{Ordering, lock},
 };
 
-/// One member of a group ([`Ring::group_of`](crate::Ring::group_of)). Gets each record of its
-/// producers once, in order, except overwritten records and records that [`Self::continue_at`]
-/// skips or returns. Only one thread at a time can use a reader.
+/// One member of a group ([`Ring::group_of`](crate::Ring::group_of)). Gets the records of each of
+/// its producers in order, except overwritten records.
 #[derive(Debug)]
 pub struct Reader {
     ring: Arc<RingInner>,
     group: Arc<Group>,
     parker: Parker,
-    /// One cursor for each producer of this reader.
     cursors: Box<[ProducerCursor]>,
     /// Index of the cursor that the next search tries first. The number of cursors means 0.
     turn: usize,
@@ -39,8 +37,7 @@ pub struct Batch<'r> {
     pub first: u64,
     /// Packets lost between the reader's previous batch of this producer and this batch.
     pub missed: Lapped,
-    /// A lower bound of the times of all records of the bucket that were published when the batch
-    /// was found; ns of ring time.
+    /// A lower bound of the ring times, ns, of the bucket's records up to the end of the batch.
     pub oldest_ns: i64,
     packets: Packets<'r>,
 }
@@ -55,8 +52,7 @@ impl Batch<'_> {
 }
 
 impl<'r> Batch<'r> {
-    /// Ring time, ns, and captured bytes of each record, in order, without access to the captured
-    /// bytes.
+    /// Ring time, ns, and captured bytes of each record, without access to the captured bytes.
     pub fn times_and_lengths(&self) -> impl ExactSizeIterator<Item = (i64, usize)> + use<'r> {
         self.packets.clone().times_and_lengths()
     }
@@ -77,7 +73,6 @@ impl<'r> IntoIterator for Batch<'r> {
 }
 
 impl Reader {
-    /// A member of a new group, with the cursors of its producers.
     pub(crate) fn new(
         ring: &Arc<RingInner>,
         group: &Arc<Group>,
@@ -126,8 +121,7 @@ impl Reader {
         })
     }
 
-    /// Finishes the last batch without fetching another: moves the group's position after the
-    /// batch.
+    /// Finishes the last batch: moves the group's position after the batch.
     pub fn finish(&mut self) {
         if let Some(turn) = self.lent.take() {
             let cursor = &self.cursors[turn];
@@ -136,29 +130,24 @@ impl Reader {
         }
     }
 
-    /// As [`Self::finish`], and holds no bucket afterwards. The next search usually holds the
-    /// bucket again without a mutex. The search takes the mutex of the outer queue if the bucket
-    /// was overwritten, or if the reader [continues](Self::continue_at) in another bucket. After a
-    /// release, [`Self::lapped`] and [`Batch::missed`] contain an upper bound of the lost bytes.
+    /// As [`Self::finish`], and holds no bucket afterwards. The bytes of later losses are an upper
+    /// bound ([`Lapped::bytes`]).
     ///
-    /// A reader that releases its buckets before its thread stores packets needs none of the
-    /// buckets that the ring sets aside for readers
-    /// ([`RingConfig::releasing_readers`](crate::RingConfig::releasing_readers)).
+    /// A reader that holds buckets only while no producer needs a bucket can be one of
+    /// [`RingConfig::releasing_readers`](crate::RingConfig::releasing_readers).
     pub fn release(&mut self) {
         self.finish();
         self.cursors.iter_mut().for_each(ProducerCursor::release);
     }
 
     /// Continues with the record `next` of `producer`, and moves the group's position to this
-    /// record. A caller can thereby return the end of a batch, or skip records that it got by other
-    /// means.
+    /// record: to return the end of a batch, or to skip records.
     ///
-    /// The records before `next` count as read. Later losses have an exact number of packets, and
-    /// an upper bound of their bytes. Does nothing if another member of the group has the producer.
+    /// The bytes of later losses are an upper bound. No effect if this reader does not read the
+    /// producer.
     ///
     /// # Panics
-    /// If `next` is before the group's position. A batch that was not finished begins at this
-    /// position.
+    /// If `next` is before the group's position, at which an unfinished batch begins.
     pub fn continue_at(&mut self, producer: usize, next: u64) {
         let Some(turn) = (self.cursors.iter()).position(|it| it.producer == producer) else {
             return;
@@ -173,26 +162,25 @@ impl Reader {
         self.ring.pass(&self.group, producer, next);
     }
 
-    /// The group's positions, for this thread and other threads.
+    /// The group's positions.
     #[must_use]
     pub fn positions(&self) -> Positions {
         Positions::new(&self.group)
     }
 
-    /// All packets that this reader missed. The sum over the members is the loss of the group;
-    /// nothing counts twice.
+    /// The packets that this reader is known to have missed. Members of a group count different
+    /// packets.
     #[must_use]
     pub fn lapped(&self) -> Lapped {
         self.lapped
     }
 
     /// Sleeps until a producer of this reader publishes records that were not handed out yet, a
-    /// [`Waker`] or [`Ring::close`](crate::Ring::close) wakes the reader, or `timeout` passes; may
-    /// end early. `false`: the timeout was first. Does not [finish](Self::finish) the last batch.
+    /// [`Waker`] or [`Ring::close`](crate::Ring::close) wakes the reader, or `timeout` passes
+    /// (`false`). Does not [finish](Self::finish) the last batch.
     ///
-    /// On a busy link the reader sleeps about 100 µs whatever is published meanwhile, so that no
-    /// producer has to wake it ("Batched wake-ups" in `parker.rs`). To poll instead, call
-    /// [`Self::next`] again.
+    /// On a busy link the reader usually sleeps about 100 µs, so that no producer has to wake it
+    /// ("Batched wake-ups" in `parker.rs`).
     pub fn wait(&mut self, timeout: Duration) -> bool {
         let ring = &self.ring;
         let behind = |cursor: &ProducerCursor| ring.published(cursor.producer) > cursor.position;
@@ -202,12 +190,10 @@ impl Reader {
         self.parker.park(wait_sets, news, timeout)
     }
 
-    /// Sleeps until a [`Waker`] ([`Self::waker`]) or [`Ring::close`](crate::Ring::close) wakes the
-    /// reader, or `timeout` passes, whatever is published meanwhile. `false`: the timeout was
-    /// first. Does not finish the last batch ([`Self::finish`]).
+    /// Sleeps until a [`Waker`] or [`Ring::close`](crate::Ring::close) wakes the reader, or
+    /// `timeout` passes (`false`). Publications do not end the sleep.
     ///
-    /// For readers that learn by other means when records are worth reading. A writer that waits
-    /// for a gating group ([`GroupKind::Gating`](crate::GroupKind::Gating)) waits meanwhile.
+    /// Does not finish the last batch: a writer that waits for the group keeps waiting.
     pub fn doze(&mut self, timeout: Duration) -> bool {
         self.parker.doze(timeout)
     }

@@ -3,29 +3,25 @@
 /// A captured frame to store.
 #[derive(Debug, Clone, Copy)]
 pub struct Record<'a> {
-    /// Ring time, ns, any value: the stamp minus the steps of its clock
-    /// ([`Producer::step`](crate::Producer::step)). For a clock without steps, ns since the UNIX
-    /// epoch.
+    /// Ring time, ns: the stamp, since the UNIX epoch, minus the offset of its clock
+    /// ([`Producer::step`](crate::Producer::step)).
     pub time_ns: i64,
     /// Bytes on the wire, including a restored tag.
     pub wire_len: u32,
     /// Number from [`Ring::add_interface`](crate::Ring::add_interface).
     pub interface: u16,
-    /// 0 unknown, 1 inbound, 2 outbound, as in pcapng's `epb_flags`; only the low two bits are
-    /// kept.
+    /// 0 unknown, 1 inbound, 2 outbound (pcapng's `epb_flags`); only the low two bits are kept.
     pub direction: u8,
     /// Whether the frame contains a VLAN tag that the NIC or kernel had removed.
     pub tag_restored: bool,
-    /// One of 32 shards by which readers divide the packets, `0..32`. Only the low five bits are
-    /// kept. The ring does not interpret the shard.
+    /// One of 32 shards by which readers divide the packets. Only the low five bits are kept.
     pub shard: u8,
-    /// The captured bytes, stored back to back. More than 256 KiB in total are truncated to 256
-    /// KiB.
+    /// The captured bytes, stored back to back, truncated to 256 KiB in total.
     pub parts: [&'a [u8]; 3],
 }
 
 impl<'a> Record<'a> {
-    /// A frame captured completely, in one part, of unknown direction.
+    /// A complete frame, in one part, of unknown direction.
     #[must_use]
     #[inline]
     pub fn whole(time_ns: i64, interface: u16, frame: &'a [u8]) -> Self {
@@ -44,8 +40,7 @@ impl<'a> Record<'a> {
 /// A stored frame, borrowed from its bucket or from a copy ([`Buffer`](crate::Buffer)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet<'r> {
-    /// Ring time, ns. Equals the stamp if the clock made no step
-    /// ([`Step::stamp_ns`](crate::Step::stamp_ns)).
+    /// Ring time, ns. [`Step::stamp_ns`](crate::Step::stamp_ns) returns the stamp.
     pub time_ns: i64,
     /// Bytes on the wire.
     pub wire_len: u32,

@@ -1,13 +1,10 @@
 //! Reservations: the closed buckets that the windows of dumps and pins still need.
 //!
-//! A reservation wants a closed bucket if the bucket's times touch the window, unless the owner has
-//! given the bucket back, or had read it before the reservation was made. Each closed bucket has
-//! the number of reservations that want it ([`Needs`]). When a bucket closes, two searches among
-//! the ends of all windows find this number (`windows.rs`). Later the number changes when a bucket
-//! is given back, and when a reservation begins, ends or changes: then a walk visits the closed
-//! buckets of the window. So neither the producer that closes a bucket nor the search for a bucket
-//! to overwrite visits a reservation. The owner of a reservation finds the buckets that it lost in
-//! the log of overwritten buckets.
+//! A reservation wants a closed bucket whose times touch the window, unless the bucket was given
+//! back, or read before the reservation was made. Each closed bucket has the number of reservations
+//! that want it ([`Needs`]): found when the bucket closes (`windows.rs`), and corrected by a walk
+//! when a reservation changes. So no producer visits all reservations. The log of overwritten
+//! buckets contains the lost buckets.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -19,11 +16,10 @@ use crate::{
     windows::{TimeWindow, WindowCounts},
 };
 
-/// Protects the closed buckets that touch an interval of packet time, now and later. The protection
-/// of a bucket ends when the caller gives the bucket back or changes the interval, and when the
-/// reservation is dropped. In record mode, if no other bucket can be overwritten, the ring
-/// overwrites a protected bucket, and the reservation has *fallen*. Open buckets need no
-/// protection: they are never overwritten.
+/// Protects the closed buckets that touch an interval of ring time, now and later. The caller can
+/// end the protection of a bucket, change the interval, or drop the reservation. In record mode, if
+/// no other bucket can be overwritten, the ring overwrites a protected bucket: the reservation has
+/// *fallen*. Open buckets are never overwritten.
 #[derive(Debug)]
 pub struct Reservation {
     ring: Arc<RingInner>,
@@ -39,8 +35,8 @@ struct ReservationState {
     yields: bool,
     /// Buckets closed before the reservation was made.
     made_after: u64,
-    /// Number of each producer's records that were read before the reservation was made. Producers
-    /// that are not in the list: 0.
+    /// Number of each producer's records that were read before the reservation was made; 0 for
+    /// producers after the list.
     read: Vec<u64>,
     /// Buckets given back: the generation, by bucket index.
     given_back: HashMap<u32, u64>,
@@ -48,21 +44,20 @@ struct ReservationState {
     compared: u64,
     /// Lost buckets that were not reported yet.
     lost: Vec<EvictedBucket>,
-    /// If the log forgot evictions before the comparison: the ring time up to which losses are
-    /// unknown. `None` if reported already, or nothing of the window was forgotten.
+    /// The ring time, ns, up to which losses are unknown and not reported yet, because the log
+    /// forgot evictions.
     unknown_before_ns: Option<i64>,
     /// A bucket is, or may be, lost.
     has_fallen: bool,
 }
 
-/// How many reservations want a closed bucket: reservations that yield, and reservations that do
-/// not yield.
+/// How many reservations want a closed bucket: those that yield, and those that do not.
 pub(crate) type Needs = [usize; 2];
 
 /// The outer queue's state of all reservations.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
-    /// The windows of the reservations that yield, and of those that do not yield.
+    /// The windows of the reservations that yield, and of those that do not.
     windows: [WindowCounts; 2],
     /// Reservations that are known to have fallen since the start.
     pub(crate) fallen_count: u64,
@@ -84,7 +79,7 @@ impl Reservation {
         reservation
     }
 
-    /// See [`Ring::reserve_unread`](crate::Ring::reserve_unread).
+    /// Implements [`Ring::reserve_unread`](crate::Ring::reserve_unread).
     pub(crate) fn unread(
         ring: &Arc<RingInner>,
         (read, after): (Vec<u64>, Option<&Self>),
@@ -118,9 +113,8 @@ impl Reservation {
     }
 
     /// Replaces the contents of `out` by the buckets, open or closed, that have committed records
-    /// and whose times touch the interval. Omits closed buckets that were given back or that
-    /// [`Ring::reserve_unread`](crate::Ring::reserve_unread) excluded. The buckets are ordered by
-    /// producer and then by record.
+    /// and whose times touch the interval. Omits closed buckets that this reservation does not
+    /// protect. The order is by producer and then by record.
     pub fn buckets(&self, out: &mut Vec<BucketInfo>) {
         let state = lock(&self.state);
         let is_wanted = |index: usize, slot: &BucketSlot| {
@@ -129,8 +123,8 @@ impl Reservation {
         self.ring.buckets_within(state.window, is_wanted, out);
     }
 
-    /// Ends the protection of one bucket. No effect unless the bucket is closed: an open bucket may
-    /// still get records of the interval.
+    /// Ends the protection of a closed bucket. No effect on an open bucket, which may still get
+    /// records of the interval.
     pub fn give_back(&self, bucket: BucketRef) {
         let state = &mut *lock(&self.state);
         let mut outer = lock(&self.ring.outer);
@@ -152,21 +146,19 @@ impl Reservation {
         self.ring.storage.freed.notify();
     }
 
-    /// Changes the interval, both ends included. Buckets given back stay given back. Walks over the
-    /// buckets of both intervals. If a bucket is overwritten before the walk reaches the bucket,
-    /// [`Self::fallen`] may not report it.
+    /// Changes the interval of ring time, both ends included. Buckets given back stay given back.
+    /// [`Self::fallen`] may miss a bucket that is overwritten during this call.
     pub fn set_interval(&self, from_ns: i64, to_ns: i64) {
         self.change(|state| state.window = TimeWindow::new(from_ns, to_ns));
     }
 
     /// Sets whether the ring overwrites the buckets of this reservation before the buckets of
-    /// reservations that do not yield. A new reservation does not yield. Walks over the buckets of
-    /// the interval.
+    /// reservations that do not yield. A new reservation does not yield.
     pub fn set_yielding(&self, yields: bool) {
         self.change(|state| state.yields = yields);
     }
 
-    /// Whether the ring has overwritten a bucket that this reservation wanted (record mode).
+    /// Whether the ring overwrote, or may have overwritten, a bucket that this reservation wanted.
     #[must_use]
     pub fn has_fallen(&self) -> bool {
         let state = &mut *lock(&self.state);
@@ -175,13 +167,11 @@ impl Reservation {
     }
 
     /// Appends to `out` the buckets that were overwritten although this reservation wanted them
-    /// (record mode), in the order of overwriting. Each bucket is reported once.
+    /// (record mode), each once, in the order of overwriting.
     ///
     /// Returns the ring time, ns, up to which buckets may be missing from the report, because the
-    /// ring forgot them before this call. `None`: the report is complete. The ring remembers only
-    /// the last overwritten buckets, 8192 with
-    /// [`EvictionDetail::Bounds`](crate::EvictionDetail::Bounds), so call this before the ring
-    /// overwrites as many.
+    /// ring forgot them. Call this before the ring overwrites as many buckets as it remembers: 8192
+    /// with [`EvictionDetail::Bounds`](crate::EvictionDetail::Bounds).
     #[must_use = "what the ring has forgotten may be missing"]
     pub fn fallen(&self, out: &mut Vec<EvictedBucket>) -> Option<i64> {
         let state = &mut *lock(&self.state);
@@ -190,16 +180,15 @@ impl Reservation {
         state.unknown_before_ns.take()
     }
 
-    /// The packets that were overwritten before the reservation was made, of the interval that the
-    /// reservation was made with. Together with [`Self::fallen`] this covers the losses of this
-    /// interval. Always empty after [`Ring::reserve_unread`](crate::Ring::reserve_unread).
+    /// The packets that were overwritten before the reservation was made, of its first interval.
+    /// Always empty after [`Ring::reserve_unread`](crate::Ring::reserve_unread).
     #[must_use]
     pub fn evicted_before(&self) -> &Evicted {
         &self.evicted_before
     }
 
-    /// Changes the window or whether the reservation yields. For buckets that close from now on the
-    /// new state counts. A walk corrects the numbers of the buckets that closed before.
+    /// Changes the window or whether the reservation yields. Buckets that close from now on see the
+    /// new state; a walk corrects the numbers of the buckets that closed before.
     fn change(&self, change: impl FnOnce(&mut ReservationState)) {
         let state = &mut *lock(&self.state);
         let mut outer = lock(&self.ring.outer);
@@ -294,7 +283,6 @@ impl Reservations {
         (self.windows.each_ref()).map(|windows| windows.touching(min_ns, max_ns))
     }
 
-    /// Changes the news counter, because a wanted bucket is overwritten.
     pub(crate) fn bump_news(&self) {
         self.news.fetch_add(1, Ordering::Release); // N: pairs with Ring::reservation_news()
     }
@@ -328,8 +316,8 @@ mod tests {
         (times_ns[last / 2], times_ns[last * 99 / 100])
     }
 
-    /// Inserters wait while another thread has the mutex. So each step of a reservation of the
-    /// whole ring must be short, and a search among wanted buckets too.
+    /// Inserters wait while another thread has the mutex, so each step of a reservation must be
+    /// short, and a search among wanted buckets too.
     #[test]
     fn a_window_of_the_whole_ring_takes_the_mutex_for_a_moment() {
         let config = RingConfig {
@@ -365,8 +353,7 @@ mod tests {
             eprintln!(
                 "{producers} producers, ns: windows {windows:?}, opening {opening:?}, search {search:?}, ending {ending:?}"
             );
-            // Checks the median: if other programs use the caches, the 99th percentile is up to
-            // four times as large.
+            // The 99th percentile is larger if other programs use the caches.
             for (median_ns, _) in [windows, opening, search, ending] {
                 assert!(median_ns <= 50_000, "{median_ns} ns");
             }

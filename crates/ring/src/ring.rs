@@ -15,7 +15,7 @@ use crate::{
     windows::TimeWindow,
 };
 
-/// The queue of queues. A handle: clones are the same ring. Any thread may call any method.
+/// The queue of queues. A handle: clones are the same ring.
 #[derive(Debug, Clone)]
 pub struct Ring(Arc<RingInner>);
 
@@ -24,13 +24,13 @@ pub struct Ring(Arc<RingInner>);
 pub(crate) struct RingInner {
     pub(crate) storage: Arc<Storage>,
     pub(crate) outer: Mutex<Outer>,
-    /// For each producer, the readers that sleep until this producer publishes.
+    /// For each producer, the readers that sleep until it publishes.
     pub(crate) wait_sets: Box<[Padded<WaitSet>]>,
     pub(crate) parkers: Arc<Parkers>,
     pub(crate) barrier: Barrier,
     mode: AtomicU8,
     closed: AtomicBool,
-    /// Clock steps of all producers since the start.
+    /// Clock steps of all producers.
     pub(crate) steps: AtomicU64,
     interfaces: Mutex<Vec<InterfaceEntry>>,
     obtained: MemoryObtained,
@@ -42,7 +42,7 @@ pub(crate) struct RingInner {
 /// The kind of pages that back a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
-    /// Huge pages that the administrator provides, for example with `vm.nr_hugepages`.
+    /// Huge pages that the administrator provides (`vm.nr_hugepages`).
     Explicit,
     /// Transparent huge pages, for at least half of the memory that was touched when the ring was
     /// made.
@@ -56,14 +56,13 @@ pub enum Pages {
 pub enum Numa {
     /// The configuration names no node.
     Unset,
-    /// The kernel usually takes pages from this node while the node has free pages, unless the ring
-    /// is a file on a disk.
+    /// The kernel accepted the preference. It has no effect for a file on a disk.
     Preferred {
         /// The number of the node.
         node: u32,
     },
     /// The preference was refused, for example because the node does not exist, the kernel has no
-    /// NUMA, or a sandbox forbids mbind(2). The ring works all the same.
+    /// NUMA, or a sandbox forbids mbind(2).
     Refused {
         /// The number of the node in the configuration.
         node: u32,
@@ -84,22 +83,20 @@ pub struct InterfaceEntry {
     /// The kind of clock that stamps the frames, such as the kernel's or a NIC's. The caller
     /// assigns the numbers.
     pub time_domain: u8,
-    /// The clock that stamps the frames. All interfaces with the same number share the clock. Each
-    /// producer reports the steps of the clock for its own records ([`Step`]). The caller assigns
-    /// the number.
+    /// The clock that stamps the frames. Interfaces with the same number share the clock. The
+    /// caller assigns the number.
     pub clock: u16,
 }
 
-/// A snapshot of a ring. Stored means published, whether overwritten since or not. If no producer
-/// stores or publishes during the walk, `stored = evicted +` the contents of the buckets.
+/// A snapshot of a ring. Stored means published, whether overwritten since or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RingStatistics {
-    /// Packets published since the start.
+    /// Packets published.
     pub stored_packets: u64,
     /// Captured bytes of the stored packets.
     pub stored_bytes: u64,
-    /// Packets overwritten since the start.
+    /// Packets overwritten.
     pub evicted_packets: u64,
     /// Captured bytes of the overwritten packets.
     pub evicted_bytes: u64,
@@ -113,20 +110,20 @@ pub struct RingStatistics {
     pub whole_since_mono_ns: Option<i64>,
     /// Buckets never used.
     pub free_buckets: usize,
-    /// Buckets being written: one for each producer that has stored a record and was not dropped.
+    /// Buckets being written, one for each active producer.
     pub open_buckets: usize,
-    /// Buckets that get no more records: full buckets, and the last buckets of dropped producers.
+    /// Buckets that get no more records.
     pub closed_buckets: usize,
     /// Closed buckets that a reservation wants.
     pub reserved_buckets: usize,
-    /// Reservations that are known to have fallen since the start. The ring compares a reservation
-    /// with the overwritten buckets when the owner calls a method.
+    /// Reservations that are known to have fallen. The ring learns this when the owner calls a
+    /// method.
     pub reservations_fallen: u64,
 }
 
 impl Ring {
-    /// Maps the memory and, with [`RingConfig::prefault`], fills it, which can take seconds. While
-    /// it fills the memory, calls `progress` with (bytes filled, total bytes).
+    /// Maps the memory and, with [`RingConfig::prefault`], fills it, which can take seconds.
+    /// Meanwhile calls `progress` with (bytes filled, total bytes).
     ///
     /// # Errors
     /// [`RingError`]: the configuration is invalid, or the memory or file is not available.
@@ -182,8 +179,7 @@ impl Ring {
         self.0.obtained.pages
     }
 
-    /// The NUMA node that the configuration prefers, and whether the kernel accepted the
-    /// preference.
+    /// The NUMA node of the configuration, and whether the kernel accepted it.
     #[must_use]
     pub fn numa(&self) -> Numa {
         self.0.obtained.numa
@@ -197,8 +193,7 @@ impl Ring {
         self.0.storage.path()
     }
 
-    /// This ring as an [`Attached`](crate::Attached), which works with every kind of memory. It
-    /// holds each bucket while it copies the bucket.
+    /// This ring as an [`Attached`](crate::Attached), which works with every kind of memory.
     #[cfg(not(loom))]
     #[must_use]
     pub fn attached(&self) -> crate::Attached {
@@ -208,28 +203,26 @@ impl Ring {
     /// Opens the next producer, with the next number.
     ///
     /// # Errors
-    /// [`RingError::Producers`] if the ring allows no more producers. Dropped producers count: a
-    /// number is never used again.
+    /// [`RingError::Producers`] if the ring allows no more producers, dropped producers included.
     pub fn producer(&self) -> Result<Producer, RingError> {
         let max = self.0.storage.geometry().producers;
         let next = |opened| (opened < max).then_some(opened + 1);
         let opened = &self.0.producers_opened;
-        // Relaxed, both: the publication of a producer's records orders the count for every reader
-        // of these records.
+        // Relaxed, both: the publication of a producer's records orders the count.
         let id = opened.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         let id = id.map_err(|_| RingError::Producers { max })?;
         Ok(Producer::new(Arc::clone(&self.0), id))
     }
 
-    /// Producers opened since the start. Takes no lock.
+    /// Producers opened since the start.
     #[must_use]
     pub fn producers(&self) -> usize {
         self.0.producers_opened.load(Ordering::Relaxed) // ordered by the publication of each producer's records
     }
 
     /// Appends to `out` the producer's buckets, open or closed, with committed records from number
-    /// `position` on, in record order. The first bucket may begin before `position`. If it begins
-    /// after `position`, the records between were overwritten.
+    /// `position` on, in record order. If the first bucket begins after `position`, the records
+    /// between were overwritten.
     ///
     /// Takes the mutex of the outer queue, and visits the listed buckets and at most two more. Call
     /// this only after [`Self::published`] has changed.
@@ -248,8 +241,8 @@ impl Ring {
     }
 
     /// Replaces the contents of `out` by the buckets, open or closed, that have committed records
-    /// and whose times touch `from_ns..=to_ns` of ring time. The buckets are ordered by producer
-    /// and then by record.
+    /// and whose times touch `from_ns..=to_ns` of ring time. The order is by producer and then by
+    /// record.
     ///
     /// Takes the mutex of the outer queue. If the times of a producer increase, this visits only
     /// the producer's buckets from `from_ns` on, and at most two more.
@@ -258,12 +251,9 @@ impl Ring {
         self.0.buckets_within(window, |_, _| true, out);
     }
 
-    /// A counter that changes whenever [`Reservation::fallen`] may have something new: when a
-    /// wanted bucket is overwritten. Takes no lock.
+    /// A counter that changes when [`Reservation::fallen`] may have something new. Takes no lock.
     ///
-    /// If a bucket that a reservation lost is missing from a list ([`Reservation::buckets`],
-    /// [`Self::buckets_from`]), the counter has already changed. If [`Self::hold`] failed, the
-    /// counter may change later: call [`Reservation::fallen`], which takes the mutex.
+    /// If [`Self::hold`] failed because the bucket was overwritten, the counter may change later.
     #[must_use]
     pub fn reservation_news(&self) -> u64 {
         self.0.reservation_news.load(Ordering::Acquire) // pairs with N
@@ -278,19 +268,16 @@ impl Ring {
         Ok(members.pop().expect("as many as were asked for"))
     }
 
-    /// Makes a group whose members share the producers, so that the records of one producer stay in
-    /// order. Member `m` reads the producers whose number modulo `members` is `m`, whether they are
-    /// open yet or not.
+    /// Makes a group whose members share the producers. Member `m` reads the producers whose number
+    /// modulo `members` is `m`.
     ///
-    /// The group starts with the oldest record of each producer that is in the ring. Records
-    /// overwritten before that record count neither as read nor as lapped, and
-    /// [`Reader::positions`] start after the overwritten records. If a held or reserved bucket
-    /// contains the oldest record, later buckets may already be overwritten. This gap counts as
-    /// lapped, even in a gating group.
+    /// The group starts with the oldest record of each producer that is in the ring. If a held or
+    /// reserved bucket contains the oldest record, later buckets may already be overwritten. This
+    /// gap counts as lapped, even in a gating group.
     ///
     /// # Errors
-    /// [`RingError::Readers`] if `members` is 0, or if more readers would be open than the ring
-    /// allows.
+    /// [`RingError::Readers`] if `members` is 0 or more than the readers that the ring can still
+    /// open.
     pub fn group_of(&self, kind: GroupKind, members: usize) -> Result<Vec<Reader>, RingError> {
         let ring = &self.0;
         let producers = ring.storage.geometry().producers;
@@ -325,9 +312,9 @@ impl Ring {
     /// Appends to the table of interfaces and returns the number for
     /// [`Record::interface`](crate::Record::interface).
     ///
-    /// Other processes read a second table, in the region. The region's table has at least 1024
-    /// places, and more than 16,000 if the ring has at most 4096 buckets. It keeps 54 bytes of each
-    /// name. Interfaces beyond these places are known only to this process.
+    /// Other processes read a table in the region, which keeps 54 bytes of each name. It has at
+    /// least 1024 places, and more than 16,000 if the ring has at most 4096 buckets. Only this
+    /// process knows further interfaces.
     ///
     /// # Errors
     /// [`RingError::Interfaces`] after 65,536 interfaces.
@@ -351,26 +338,22 @@ impl Ring {
         self.0.mode()
     }
 
-    /// Changes the behavior of writers when the ring is full. Waiting writers search for a bucket
-    /// again.
+    /// Changes the behavior of writers when the ring is full.
     pub fn set_mode(&self, mode: Mode) {
         self.0.mode.store(mode as u8, Ordering::Relaxed); // ordered by the eventcount
         self.0.storage.freed.notify();
     }
 
-    /// Reserves the packets of `from_ns..=to_ns` of ring time, whether already stored or not. If
-    /// the times of a producer increase, this visits only the producer's buckets from `from_ns` on,
-    /// and at most two more.
+    /// Reserves the packets of `from_ns..=to_ns` of ring time, whether already stored or not.
     #[must_use]
     pub fn reserve(&self, from_ns: i64, to_ns: i64) -> Reservation {
         Reservation::new(&self.0, from_ns, to_ns)
     }
 
     /// Reserves packets that were not read yet: as [`Self::reserve`], but without closed buckets
-    /// that contain only the first `read[producer]` records of a producer. This visits only the
-    /// unread buckets, and one more bucket of each producer. Until this returns, another
-    /// reservation must protect the unread buckets. With `after`, the new reservation also reports
-    /// the unread buckets that were overwritten since `after` last reported its losses.
+    /// that contain only the first `read[producer]` records of a producer. Until this returns,
+    /// another reservation must protect the unread buckets. With `after`, the new reservation also
+    /// reports the unread buckets that were overwritten since `after` last reported its losses.
     #[must_use]
     pub fn reserve_unread(
         &self,
@@ -383,7 +366,7 @@ impl Ring {
     }
 
     /// Holds a bucket for reading. `None`: the bucket does not exist, was overwritten, or already
-    /// has 16,383 holds (for example views, and readers in the bucket).
+    /// has 16,383 holds.
     #[must_use]
     pub fn hold(&self, bucket: BucketRef) -> Option<BucketView> {
         if bucket.index as usize >= self.buckets() {
@@ -392,15 +375,14 @@ impl Ring {
         Hold::new(&self.0.storage, bucket).map(BucketView::new)
     }
 
-    /// The table of clock steps, which contains the steps that records in the ring need, in no
-    /// particular order. Too slow for every packet: call this after [`Self::steps_made`] has
-    /// changed.
+    /// The table of clock steps, in no particular order. Call this only after [`Self::steps_made`]
+    /// has changed.
     #[must_use]
     pub fn steps(&self) -> Vec<Step> {
         lock(&self.0.outer).steps.all()
     }
 
-    /// The number of clock steps of all producers. It includes every step before a record that the
+    /// The number of clock steps of all producers, including every step before a record that the
     /// caller has read.
     #[must_use]
     pub fn steps_made(&self) -> u64 {
@@ -408,7 +390,7 @@ impl Ring {
     }
 
     /// The ring time, ns, before which a producer has promised to store no more records. `None`: no
-    /// promise yet. After this call, all records before the watermark are visible.
+    /// promise yet. All records before the watermark are visible after this call.
     ///
     /// # Panics
     /// Unless `producer` is below the number of producers that the ring was made for.
@@ -428,8 +410,7 @@ impl Ring {
         self.0.published(producer)
     }
 
-    /// Counts and times of the whole ring. Walks over all buckets, so it is too slow for every
-    /// packet. Producers may change buckets during the walk.
+    /// Counts and times of the whole ring. Walks over all buckets.
     #[must_use]
     pub fn statistics(&self) -> RingStatistics {
         let mut sum = lock(&self.0.outer).totals();
@@ -445,8 +426,7 @@ impl Ring {
     }
 
     /// Shutdown: wakes every waiting writer and every sleeping reader. From now on a writer that
-    /// would have to wait gets [`StoreError::Closed`](crate::StoreError::Closed). The stored
-    /// packets stay readable.
+    /// would have to wait gets [`StoreError::Closed`](crate::StoreError::Closed).
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Relaxed); // ordered by the eventcount
         self.0.storage.freed.notify();
@@ -465,7 +445,7 @@ impl RingInner {
 
     /// Visits a producer's buckets, newest first, while `visit` returns `true`. Usually releases
     /// the mutex after [`PIECE`] buckets, and holds the last visited bucket meanwhile, so that the
-    /// walk continues at a bucket that is still in the ring.
+    /// walk can continue there.
     pub(crate) fn newest_first(
         &self,
         producer: usize,
@@ -487,8 +467,8 @@ impl RingInner {
                 let slot = &outer.slots[index as usize];
                 next = slot.older();
                 visited += 1;
-                // A bucket that already has the maximum number of holds gets no other hold. The
-                // next bucket may get a hold.
+                // A bucket with the maximum number of holds gets no other hold, but the next bucket
+                // may.
                 if visited >= PIECE
                     && let Some(hold) = Hold::new(&self.storage, slot.bucket(index as usize))
                 {
@@ -500,10 +480,7 @@ impl RingInner {
         }
     }
 
-    /// Replaces the contents of `out` by the buckets that have committed records, whose times touch
-    /// a window, and for which `is_wanted` returns `true`. The buckets are ordered by producer and
-    /// then by record. If the times of a producer increase, this visits only the producer's buckets
-    /// from the start of the window on, and at most two more.
+    /// As [`Ring::buckets_within`], for buckets for which `is_wanted` returns `true`.
     pub(crate) fn buckets_within(
         &self,
         window: TimeWindow,
@@ -526,7 +503,7 @@ impl RingInner {
         }
     }
 
-    /// Sets a group's position: the producer's records before `position` are finished or missed.
+    /// Sets a group's position, and wakes writers that wait for the group.
     pub(crate) fn pass(&self, group: &Group, producer: usize, position: u64) {
         group.set_position(producer, position);
         if group.kind == GroupKind::Gating {
@@ -539,8 +516,7 @@ impl RingInner {
         header.published.load(Ordering::Acquire) // pairs with P2
     }
 
-    /// Published records and captured bytes. While the producer publishes, the bytes may include
-    /// further records.
+    /// Published records and captured bytes. The bytes may include further records.
     pub(crate) fn published_with_bytes(&self, producer: usize) -> (u64, u64) {
         let published = self.published(producer);
         let bytes = &self.storage.producer(producer).published_bytes;
@@ -564,8 +540,7 @@ mod tests {
     use super::*;
     use crate::Record;
 
-    /// A listing of more than [`PIECE`] buckets releases the mutex in between. It must still
-    /// consider each bucket of the window once, and no other bucket.
+    /// A listing of more than [`PIECE`] buckets releases the mutex in between.
     #[test]
     fn a_listing_visits_the_buckets_of_its_window_once() {
         const BUCKETS: usize = 5 * PIECE / 2;
@@ -578,7 +553,7 @@ mod tests {
         let ring = Ring::new(&config, None).unwrap();
         let mut producer = ring.producer().unwrap();
         let frame = vec![0; 200_000];
-        // One record a bucket. The ring wraps once.
+        // One record a bucket: the ring wraps once.
         for time_ns in 0..2 * BUCKETS as i64 {
             producer.store(&Record::whole(time_ns, 0, &frame)).unwrap();
         }

@@ -1,14 +1,13 @@
-//! Ring time: the stamp of a packet minus the steps of its clock, so that ring time does not jump
+//! Ring time: the stamp of a packet minus the offset of its clock, so that ring time need not jump
 //! when a clock is set.
 //!
 //! The caller that stores a record gives the ring time
-//! ([`Record::time_ns`](crate::Record::time_ns)), and reports when its difference to the stamp
-//! changes ([`Producer::step`](crate::Producer::step)). Readers add the difference again
-//! ([`Step::stamp_ns`]). The table of steps is in the region, because a later reader of the
-//! region's file needs the steps too.
+//! ([`Record::time_ns`](crate::Record::time_ns)), and reports when the offset changes
+//! ([`Producer::step`](crate::Producer::step)). Readers add the offset again ([`Step::stamp_ns`]).
+//! The table of steps is in the region, for readers of the region's file.
 //!
-//! The size of the table is limited, and so are the steps of a producer: 16 steps, and one more for
-//! each bucket that the producer filled. The ring does not follow a clock that jumps more often.
+//! The table is limited, and so are the steps of a producer: 16, and one more for each bucket that
+//! the producer filled.
 
 use crate::{
     outer::Outer,
@@ -48,7 +47,7 @@ impl Step {
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     slots: Vec<Step>,
-    /// Steps made by each producer, indexed by producer.
+    /// Steps made, indexed by producer.
     made: Vec<u64>,
 }
 
@@ -59,8 +58,7 @@ impl Steps {
 }
 
 impl Outer {
-    /// Adds a step to the table. `false`: the table is full, or the producer made too many steps
-    /// for the `filled` buckets that it filled.
+    /// Adds a step to the table. `false`: the table is full, or the producer made too many steps.
     pub(crate) fn step(&mut self, storage: &Storage, step: Step, filled: u64) -> bool {
         let made = &mut self.steps.made;
         made.resize(made.len().max(step.producer + 1), 0);
@@ -70,8 +68,7 @@ impl Outer {
         let same = |other: &Step| {
             (other.producer, other.clock, other.first) == (step.producer, step.clock, step.first)
         };
-        // If nothing was stored since the last step of this clock, the new step replaces the last
-        // step.
+        // Without records since the last step of this clock, the new step replaces the last step.
         let steps = &self.steps.slots;
         let slot = steps.iter().position(same);
         let slot = slot.or_else(|| (steps.len() < STEPS_MAX).then_some(steps.len()));
@@ -87,8 +84,8 @@ impl Outer {
         true
     }
 
-    /// The slot of a step that no record in the ring needs. A later step of the same producer and
-    /// clock then applies to all records of this producer in the ring.
+    /// The slot of a step that no record in the ring needs, because a later step of the same
+    /// producer and clock applies to all of them.
     fn unneeded_step(&self) -> Option<usize> {
         let steps = &self.steps.slots;
         let is_before_all = |step: &Step| {

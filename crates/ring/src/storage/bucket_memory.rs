@@ -14,8 +14,7 @@ use crate::Packet;
 /// a little more.
 const HEADER_BYTES: usize = 48;
 
-/// The address of a bucket. A separate value, so that a loop over records keeps it in registers
-/// instead of computing the address for each record.
+/// The address of a bucket. A separate value, so that a loop over records can keep it in registers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BucketMemory<'s> {
     /// The first byte of `bytes` that are mapped and initialized while `'s` lasts.
@@ -88,8 +87,7 @@ impl<'s> BucketMemory<'s> {
         }
     }
 
-    /// Prefetches the first bytes of a record: the line at its start, and the line of its ports.
-    /// The two lines differ for most records that do not start at a line.
+    /// Prefetches the cache lines of a record's first and 48th byte.
     ///
     /// # Safety
     /// As for [`Self::packet`].
@@ -113,8 +111,7 @@ impl<'s> BucketMemory<'s> {
     /// As for [`Self::packet`].
     #[inline(always)]
     pub(super) unsafe fn descriptor(self, index: usize) -> Descriptor {
-        // Bytes from the end of the bucket. No index of a record is large enough for an overflow
-        // here.
+        // No index of a record is large enough for an overflow here.
         let from_end = DESCRIPTOR_BYTES * (index + 1);
         assert!(from_end <= self.bytes);
         let offset = self.bytes - from_end;

@@ -13,8 +13,7 @@
 //! ```
 //!
 //! A claim needs `holds == 0` and increments the generation. A hold needs the generation that the
-//! reader knows and a bucket that is open or closed. Claim and hold are compare-and-swap operations
-//! on this one word, so that one of the two loses.
+//! reader knows and a bucket that is open or closed.
 
 #[cfg(not(loom))]
 use crate::AttachedState;
@@ -28,8 +27,7 @@ const CLOSED: u64 = 3;
 const HOLD_ONE: u64 = 1 << 2;
 const HOLDS_MASK: u64 = ((1 << 14) - 1) << 2;
 const GENERATION_SHIFT: u32 = 16;
-/// Generations wrap after 2⁴⁸ claims: 326 days at 100 ns each, and filling a bucket takes far
-/// longer.
+/// Generations wrap after 2⁴⁸ claims: 326 days at 100 ns each.
 const GENERATION_MASK: u64 = (1 << 48) - 1;
 
 /// State and generation of a control word in an attached region, whatever its value.
@@ -44,7 +42,7 @@ pub(crate) fn decode(word: u64) -> (AttachedState, u64) {
     (state, word >> GENERATION_SHIFT)
 }
 
-/// State, holds and generation of a bucket. Initially free, no holds, generation 0.
+/// State, holds and generation of a bucket, initially all 0.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Control(AtomicU64);
@@ -80,8 +78,7 @@ impl Control {
 
     /// Writer: ends an open bucket, after its last publication and its link.
     pub(crate) fn close(&self) {
-        // L: Release, pairs with is_closed(): a reader that sees the end sees the last record and
-        // the link.
+        // L: Release, pairs with is_closed(): the last record and the link come before.
         let old = self.0.fetch_add(CLOSED - OPEN, Ordering::Release);
         assert_eq!(old & STATE_MASK, OPEN, "only an open bucket can be closed");
     }
@@ -111,7 +108,6 @@ impl Control {
         }
     }
 
-    /// Reader: releases a hold.
     pub(crate) fn release(&self) {
         // R: Release, pairs with C in claim().
         let old = self.0.fetch_sub(HOLD_ONE, Ordering::Release);
@@ -191,8 +187,8 @@ mod tests {
     }
 }
 
-/// Models of the control word alone. In a model of the whole ring, the fences of eventcount and
-/// wait sets would hide a missing order here.
+/// Models of the control word alone. In a model of the whole ring, other fences would hide a
+/// missing order here.
 #[cfg(loom)]
 #[cfg(test)]
 mod models {
@@ -200,7 +196,6 @@ mod models {
 
     use super::*;
 
-    /// A bucket of one value.
     struct Bucket {
         control: Control,
         value: loom::cell::UnsafeCell<u64>,

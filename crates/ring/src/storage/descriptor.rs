@@ -21,33 +21,25 @@
 //!           8..16   ring time, ns
 //! ```
 //!
-//! The shard has the same bits in both forms, at the top, so that one shift reads the shard. In an
-//! earlier layout one of these five bits was free, and four were bits of the offset. Rings of up to
-//! 1 TiB have buckets of at most 256 MiB, so only larger rings are divided differently than with a
-//! 32-bit offset. Larger rings get more than 4096 buckets (at most 65,535, together 16 TiB). No
-//! record needs the extended form because of the shorter offset. Payloads follow each other byte by
-//! byte, so no bit of an offset is always 0. Four bits of another field would cost more:
+//! The shard has the same bits in both forms, at the top, so that one shift reads the shard. Larger
+//! offsets would be useful only for rings of more than 1 TiB. Four bits of another field would cost
+//! more:
 //!
 //! - the time (44 bits: ± 2.4 hours): at fewer than 3 packets of 64 bytes a second a bucket of 2
-//!   MiB takes longer than this to fill. Later packets then need the extended form: 16 more bytes
-//!   each, and each stored separately. A file with a gap of hours has the same problem.
-//! - the wire length (12 bits: 4095 bytes): affects jumbo frames and segmentation offload, at full
-//!   rate.
-//! - the interface (4 bits: 15 interfaces): also at full rate.
+//!   MiB takes longer than this to fill. Later packets then need the extended form.
+//! - the wire length (12 bits: 4095 bytes): affects jumbo frames and segmentation offload.
+//! - the interface (4 bits: 15 interfaces).
 //! - the captured length: needs all its bits for 256 KiB.
 //!
-//! If the extension contained the shard, nearly every packet would need 16 more bytes, and could
-//! not use the fast path for short records.
+//! If the extension contained the shard, nearly every packet would need 16 more bytes.
 
 #![expect(unsafe_code, reason = "shows descriptors as the bytes they are")]
 
 use crate::{Record, config::BUCKET_BYTES_MAX};
 
-/// Bytes of one descriptor.
 pub(crate) const DESCRIPTOR_BYTES: usize = 16;
-/// Bytes of one extension.
 pub(crate) const EXTENSION_BYTES: usize = 16;
-/// The maximum captured length of one record. Under loom a record is as small as its descriptor.
+/// The maximum captured length of one record, bytes.
 pub(crate) const CAPTURED_BYTES_MAX: usize = if cfg!(loom) { 16 } else { 256 << 10 };
 
 const TIME_BITS: u32 = 48;
@@ -121,12 +113,12 @@ pub(crate) fn compact(
     Some(near(record, delta, offset, captured))
 }
 
-/// The latest base of a bucket for [`compact_later`], ns since the UNIX epoch: the year 2262.
+/// The latest base of a bucket for [`compact_later`], ns: in the year 2262.
 #[cfg(all(target_arch = "x86_64", not(loom)))]
 pub(crate) const BASE_NS_MAX: i64 = i64::MAX - (1 << (TIME_BITS - 1));
 
-/// As [`compact`], with fewer instructions, for a record that is at most 39 hours younger than the
-/// base of the bucket, and not older: nearly every record. The base is at most [`BASE_NS_MAX`].
+/// As [`compact`], with fewer instructions, but `None` for a record that is older than the base of
+/// the bucket. The base must be at most [`BASE_NS_MAX`].
 #[cfg(all(target_arch = "x86_64", not(loom)))]
 #[inline(always)]
 pub(crate) fn compact_later(
@@ -146,8 +138,8 @@ pub(crate) fn compact_later(
     Some(near(record, later, offset, captured))
 }
 
-/// The compact form of a record that fits this form, with the time difference to the base in
-/// [`TIME_BITS`] bits.
+/// The compact form of a record that fits, with the time difference to the base in [`TIME_BITS`]
+/// bits.
 #[inline(always)]
 fn near(record: &Record<'_>, delta: u64, offset: u32, captured: usize) -> Descriptor {
     let time_and_wire = delta | (u64::from(record.wire_len) << TIME_BITS);
@@ -169,10 +161,8 @@ impl Descriptor {
     /// A descriptor of no record.
     pub(crate) const ZERO: Self = Self([0; 2]);
 
-    /// On x86-64, stores the descriptor with one instruction. After two separate stores, a load of
-    /// both words soon afterwards would wait, as when a group of descriptors is written. The load
-    /// would wait until the two stores, and all earlier stores past the cache, have left the
-    /// processor's store buffer.
+    /// On x86-64, stores the descriptor with one instruction. After two stores, a load of both
+    /// words soon afterwards would wait until the stores have left the processor's store buffer.
     #[inline(always)]
     pub(crate) fn store(self, place: &mut Self) {
         #[cfg(target_arch = "x86_64")]
@@ -192,13 +182,12 @@ impl Descriptor {
         }
     }
 
-    /// The bytes of descriptors, as stored.
     pub(crate) fn as_bytes(descriptors: &[Self]) -> &[u8] {
         // SAFETY: a descriptor is two words without padding, and every byte may be read.
         unsafe { std::slice::from_raw_parts(descriptors.as_ptr().cast(), size_of_val(descriptors)) }
     }
 
-    /// Makes a descriptor of two words in an attached region, whatever their value.
+    /// Makes a descriptor of two words, whatever their value.
     #[cfg(not(loom))]
     pub(crate) fn from_words(words: [u64; 2]) -> Self {
         Self(words)

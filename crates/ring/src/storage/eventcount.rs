@@ -1,9 +1,8 @@
 //! An eventcount: how a writer without a bucket learns that a bucket may be free now.
 //!
 //! Some of the state that frees buckets (a released hold, a group's position, the mode) changes
-//! without the outer mutex, so a mutex with a condition variable is not enough. Each side puts a
-//! sequentially consistent fence between its own store and its load of the other side's store
-//! (Dekker):
+//! without the outer mutex, so a condition variable is not enough. Each side puts a sequentially
+//! consistent fence between its own store and its load of the other side's store (Dekker):
 //!
 //! ```text
 //! writer  waiters += 1;  fence F1;  search for a bucket;  sleep while epoch is unchanged
@@ -11,12 +10,11 @@
 //! ```
 //!
 //! The fences have a total order. If F1 is later, the writer sees the bucket; if F2 is later, the
-//! freer sees the writer. A writer that must not wait (protect mode, or record mode if no gating
-//! group is late) uses the epoch to fail at once until something changes.
+//! freer sees the writer. A writer that must not wait uses the epoch to fail at once until
+//! something changes.
 //!
-//! Writers sleep on the word of the epoch, so that no mutex exists with which a writer could block
-//! a freer. The epoch wraps after 2³² notifications. To miss a notification, a writer would have to
-//! be stopped between its search and its sleep, or its next store, for all 2³² notifications.
+//! The epoch wraps: a writer that is stopped between its search and its sleep, or its next store,
+//! for 2³² notifications can miss them.
 
 use crate::{
     futex::Futex,
@@ -51,14 +49,12 @@ impl EventCount {
         self.epoch.wake();
     }
 
-    /// Writer: counts itself as waiting. The writer must search for a bucket once more before it
-    /// sleeps.
+    /// Writer: must search for a bucket once more before it sleeps.
     pub(crate) fn add_waiter(&self) {
         self.waiters.fetch_add(1, Ordering::Relaxed); // ordered by F1
         fence(Ordering::SeqCst); // F1, pairs with F2
     }
 
-    /// Writer: got a bucket, or stops waiting.
     pub(crate) fn remove_waiter(&self) {
         self.waiters.fetch_sub(1, Ordering::Relaxed); // a late decrement only costs a needless notification
     }

@@ -1,6 +1,5 @@
 //! The headers in front of the buckets: the region's self-description, a header for each producer
-//! and each bucket, the clock steps, and the interfaces. A process that maps the region read-only
-//! (`attach/`) needs only these headers and the buckets.
+//! and each bucket, the clock steps, and the interfaces.
 //!
 //! ```text
 //! offset 0       RegionHeader     20 words of 8 bytes (`layout.rs`), constant once `state` is live
@@ -23,10 +22,8 @@
 //!       buckets  bucket_bytes × buckets, from a multiple of 2 MiB
 //! ```
 //!
-//! All numbers are in native byte order; the magic shows the byte order. The state, the headers of
-//! producers and buckets, and the slots are structs of atomics that are initially zero, except
-//! three fields whose comments say otherwise. Under loom they are on the heap, because loom's
-//! atomics are larger than real atomics.
+//! All numbers are in native byte order, which the magic shows. Under loom the tables are on the
+//! heap, because loom's atomics are larger than real atomics.
 
 use super::control::Control;
 use crate::sync::{AtomicI64, AtomicU64};
@@ -44,7 +41,7 @@ pub(crate) const MONO_UNKNOWN: i64 = 0;
 pub(crate) const STATE_UNREADY: u64 = 0;
 /// [`RegionState::state`]: in use, or the process was killed.
 pub(crate) const STATE_LIVE: u64 = 1;
-/// [`RegionState::state`]: the process closed its ring properly.
+/// [`RegionState::state`]: the ring was dropped.
 pub(crate) const STATE_ENDED: u64 = 2;
 
 /// The mutable state of the region as a whole.
@@ -53,18 +50,16 @@ pub(crate) const STATE_ENDED: u64 = 2;
 pub(crate) struct RegionState {
     /// One of `STATE_…`. Stored with Release: live after all headers, ended after the last record.
     pub(crate) state: AtomicU64,
-    /// Interfaces in the table. Stored with Release after their slots; never decreases.
+    /// Interfaces in the table. Stored with Release after their slots.
     pub(crate) interfaces: AtomicU64,
-    /// Interfaces without a slot: the process knows these interfaces, the region does not.
+    /// Interfaces without a slot, which only the process knows.
     pub(crate) interfaces_unlisted: AtomicU64,
     /// The latest closing time of all overwritten buckets, ns of the monotonic clock, 0 if unknown.
-    /// Initially `i64::MIN`, which means that no bucket was overwritten. Packets that their
-    /// producer stored after it set a later time are in the ring.
+    /// Initially `i64::MIN`: no bucket was overwritten.
     pub(crate) evicted_closed_mono_ns: AtomicI64,
 }
 
-/// The state of one producer. That producer writes the header, except the fields about overwritten
-/// records.
+/// The state of one producer.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct ProducerHeader {
@@ -74,26 +69,21 @@ pub(crate) struct ProducerHeader {
     /// Captured bytes of the published records. Stored before `published`.
     pub(crate) published_bytes: AtomicU64,
     /// Ring time, ns, before which the producer promises to store no more records. Initially
-    /// `i64::MIN`, which means no promise. Stored (Release, edge T) after all earlier records are
-    /// published.
+    /// `i64::MIN`: no promise. Stored (Release, edge T) after all earlier records are published.
     pub(crate) watermark_ns: AtomicI64,
     /// Time of the last publication, ns of the monotonic clock; 0 is unknown. Stored before
     /// `published`.
     pub(crate) published_mono_ns: AtomicI64,
     /// The number after the last overwritten record of this producer. The overwriting thread writes
-    /// this field and `evicted_ns` under the outer mutex.
+    /// this field under the outer mutex.
     pub(crate) evicted_records: AtomicU64,
-    /// The largest ring time of the producer's overwritten records, ns. Initially `i64::MIN`, which
-    /// means no such record.
+    /// The largest ring time of the producer's overwritten records, ns. Initially `i64::MIN`.
     pub(crate) evicted_ns: AtomicI64,
 }
 
 /// The header of one bucket.
 ///
-/// Any thread may change `control`. The producer that owns the bucket writes the other fields:
-/// `committed` to `max_ns` at publication; `next`, `closing` and `closed_mono_ns` before closing.
-/// Between claim and opening the producer resets these fields (except `closing`) and writes the
-/// rest.
+/// Any thread may change `control`. The producer that owns the bucket writes the other fields.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct BucketHeader {
@@ -109,7 +99,7 @@ pub(crate) struct BucketHeader {
     /// The [`Link`](super::Link) to the producer's next bucket. Stored before this bucket closes;
     /// stays 0 in the last bucket of a dropped producer.
     pub(crate) next: AtomicU64,
-    /// The time that descriptors are relative to.
+    /// Ring time, ns, to which descriptors are relative.
     pub(crate) base_ns: AtomicI64,
     /// Number of the producer that fills the bucket.
     pub(crate) producer: AtomicU64,
@@ -119,7 +109,7 @@ pub(crate) struct BucketHeader {
     pub(crate) first: AtomicU64,
     /// Captured bytes of the records in earlier buckets of the producer.
     pub(crate) first_bytes: AtomicU64,
-    /// Number of buckets of the region that closed before: the usual order of overwriting.
+    /// Number of buckets of the region that closed before.
     pub(crate) closing: AtomicU64,
     /// Time of closing, ns of the monotonic clock; 0: unknown, or not closed.
     pub(crate) closed_mono_ns: AtomicI64,

@@ -12,16 +12,16 @@ use crate::{BucketRef, Packet, sync::Ordering};
 pub(crate) struct Hold {
     storage: Arc<Storage>,
     bucket: BucketRef,
-    /// The time that descriptors are relative to.
+    /// Ring time, ns, to which descriptors are relative.
     base_ns: i64,
-    /// The committed mark as a thread that reads by this hold last loaded it (Acquire). Release and
-    /// Acquire, so that other such threads see the records too.
+    /// The committed mark when a thread last loaded it by this hold. Release and Acquire, so that
+    /// other threads see the records too.
     seen: AtomicUsize,
 }
 
 impl Hold {
-    /// Holds a bucket. `None`: the bucket is not, or no longer, readable in this generation, or has
-    /// 16,383 holds. Panics unless this storage has a bucket with the index in `bucket`.
+    /// Holds a bucket. `None`: the bucket is not readable in this generation, or has 16,383 holds.
+    /// Panics unless this storage has a bucket with this index.
     pub(crate) fn new(storage: &Arc<Storage>, bucket: BucketRef) -> Option<Self> {
         let header = storage.bucket(bucket.index as usize);
         header.control.hold(bucket.generation).then(|| Self {
@@ -37,7 +37,7 @@ impl Hold {
     }
 
     /// The header of the bucket. Fields that do not change in this generation may be loaded
-    /// Relaxed: the hold (edge H) ordered them before.
+    /// Relaxed: edge H ordered them before.
     pub(crate) fn header(&self) -> &BucketHeader {
         self.storage.bucket(self.bucket.index as usize)
     }
@@ -55,14 +55,13 @@ impl Hold {
         self.header().first.load(Ordering::Relaxed) // ordered by the hold
     }
 
-    /// At most the smallest time of all records that were committed at the last call of
-    /// [`Self::committed`]. May include later records.
+    /// At most the smallest ring time, ns, of the records that [`Self::committed`] last counted.
     pub(crate) fn oldest_ns(&self) -> i64 {
         self.header().min_ns.load(Ordering::Relaxed) // stored before P1
     }
 
-    /// The producer's next bucket. Call this only after the bucket was seen closed. `None`: this is
-    /// the last bucket of a dropped producer.
+    /// The producer's next bucket. The bucket must have been seen closed. `None`: the last bucket
+    /// of a dropped producer.
     pub(crate) fn next(&self) -> Option<BucketRef> {
         Link(self.header().next.load(Ordering::Relaxed)).target() // ordered by is_closed()
     }
@@ -96,11 +95,10 @@ impl Hold {
     }
 }
 
-/// The first records of a held bucket. A loop over the records keeps this value in registers.
+/// The first records of a held bucket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Records<'r> {
     memory: BucketMemory<'r>,
-    /// The time that descriptors are relative to.
     base_ns: i64,
     /// Number of records, at most the number committed. The reader has synchronized with the
     /// commitment (P1) of this generation. The borrowed hold keeps the bucket in this generation:

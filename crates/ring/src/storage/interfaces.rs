@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A slot is written once, before it is counted. Linux interface names have at most 15 bytes; names
-//! in a capture file can have any length.
+//! in a capture file can be longer.
 
 use crate::{
     InterfaceEntry,

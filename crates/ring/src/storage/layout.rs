@@ -1,8 +1,7 @@
 //! The offsets in a region, and the header that contains the offsets. `header.rs` shows the layout.
 //!
-//! The layout is a function of the geometry. A reader of another process therefore trusts no
-//! offset. It computes all offsets again from three counts, and accepts a header only if every
-//! computed field matches.
+//! A reader of another process trusts no offset: it computes all offsets again from three counts,
+//! and accepts a header only if every computed field matches.
 #![expect(unsafe_code, reason = "points into the region")]
 
 #[cfg(not(loom))]
@@ -25,8 +24,8 @@ use crate::{
 
 /// "retroQQ" and a 1 for this kind of header. Also shows the byte order.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"retroQQ\x01");
-/// Changes whenever a byte of the region changes its meaning or its offset. The readers in C and
-/// Python (`readers/`) know the same layout.
+/// Must change whenever a byte of the region changes its meaning or its offset. The readers in C
+/// and Python (`readers/`) know the same layout.
 pub(crate) const VERSION: u64 = 4;
 /// 64-bit words of a [`RegionHeader`].
 pub(crate) const HEADER_WORDS: usize = 20;
@@ -43,7 +42,7 @@ const PAGES: [Pages; 3] = [Pages::Small, Pages::Transparent, Pages::Explicit];
 // No valid number of buckets and bytes leads to an offset that overflows.
 const _: () = assert!(usize::BITS == 64);
 
-/// Offsets in a region, bytes, in ascending order, and the numbers of entries.
+/// Offsets in a region, bytes, and numbers of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) geometry: Geometry,
@@ -58,7 +57,7 @@ pub(crate) struct Layout {
     pub(crate) interfaces_max: usize,
 }
 
-/// The self-description of a region. Constant once the state of the region is live.
+/// The self-description of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RegionHeader {
     pub(crate) layout: Layout,
@@ -80,7 +79,6 @@ impl Layout {
         let buckets = producers + geometry.producers * size_of::<ProducerHeader>();
         let steps = buckets + geometry.buckets * size_of::<BucketHeader>();
         let interfaces = steps + STEPS_MAX * size_of::<StepSlot>();
-        // Under loom the tables are on the heap.
         let first_bucket = if cfg!(loom) {
             0
         } else {
@@ -132,7 +130,6 @@ impl Layout {
 }
 
 impl RegionHeader {
-    /// The header of a region that this process makes.
     pub(crate) fn new(layout: Layout, config: &RingConfig, pages: Pages) -> Self {
         let number = PAGES.iter().position(|one| *one == pages);
         Self {
@@ -151,12 +148,11 @@ impl RegionHeader {
         PAGES.get(number).copied()
     }
 
-    /// The header as stored in the region.
     pub(crate) fn words(&self) -> [u64; HEADER_WORDS] {
         self.fields().map(|(_, word)| word)
     }
 
-    /// The words in their order, each with its name for users. The last word is unused.
+    /// The words in their order, each with its name for users.
     fn fields(&self) -> [(&'static str, u64); HEADER_WORDS] {
         let layout = &self.layout;
         let geometry = &layout.geometry;
@@ -234,8 +230,8 @@ pub(super) struct Tables {
 
 #[cfg(not(loom))]
 impl Tables {
-    /// Places the tables in the memory, with the header in front. The memory is zeroed, perhaps
-    /// except bytes of the magic, and nobody else writes to the memory.
+    /// Places the tables in the memory, with the header in front. The memory must be zeroed,
+    /// perhaps except the magic, and nobody else may write to it.
     pub(super) fn new(memory: &RegionMemory, header: &RegionHeader) -> Self {
         let layout = &header.layout;
         let at = |offset: usize| {
@@ -267,8 +263,8 @@ impl Tables {
     }
 }
 
-/// Identifies the current boot of the machine (random(4)), in the byte order of the text. Zeros if
-/// the file cannot be read or parsed.
+/// Identifies the current boot of the machine (random(4)). Zeros if the file cannot be read or
+/// parsed.
 pub(crate) fn boot_id() -> [u64; 2] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     parse_boot_id(&text).unwrap_or_default()

@@ -9,17 +9,17 @@ use std::{
 use super::{ALIGNMENT, Advice, READ_WRITE, RegionMemory};
 use crate::RingError;
 
-/// A zeroed buffer, in transparent huge pages if the system gives them, and excluded from core
-/// dumps. Meant for large writes to a disk that bypass the page cache, because a disk write has up
-/// to one segment for each page.
+/// A buffer in transparent huge pages if the system gives them, usually excluded from core dumps.
+/// Meant for large writes to a disk past the page cache: a disk write has up to one segment for
+/// each page.
 #[derive(Debug)]
 pub struct LargeBuffer(RegionMemory);
 
 impl LargeBuffer {
-    /// Makes a buffer of at least `bytes` untouched bytes. Start and length are multiples of 2 MiB.
+    /// Makes a zeroed buffer of at least `bytes` bytes. Start and length are multiples of 2 MiB.
     ///
     /// # Errors
-    /// The system has not enough memory.
+    /// The system cannot map the memory.
     pub fn new(bytes: usize) -> io::Result<Self> {
         let bytes = bytes
             .max(1)

@@ -1,10 +1,8 @@
-//! The files that can contain a region: a memfd, or a named file. Uses only system calls through
-//! safe wrappers.
+//! The files that can contain a region: a memfd, or a named file.
 //!
-//! A ring file is created exclusively (`O_EXCL`, 0600), so no process has it open or mapped
-//! already. The ring locks the file with flock(2) while the ring lives. An existing file is removed
-//! only if it is a ring file of the same user that nobody has locked. A process that still reads
-//! the removed file keeps the file, unchanged, until it closes the file.
+//! A ring file is created exclusively (`O_EXCL`, 0600), and locked with flock(2) while the ring
+//! lives. An existing file is removed only if it is a ring file of the same user that nobody has
+//! locked.
 
 use std::{
     fs::File,
@@ -62,7 +60,7 @@ pub(super) struct RegionFile {
 pub(super) enum Medium {
     /// hugetlbfs: the kernel reserves pages at mmap(2).
     HugePages,
-    /// tmpfs or memfd: the kernel takes a page at the first touch.
+    /// tmpfs, or a memfd without explicit huge pages.
     Memory,
     /// Anything else: blocks must be reserved before use.
     Disk,
@@ -133,27 +131,24 @@ impl RegionFile {
             return Err(fail(ROOM, Errno::NOSPC));
         }
         ftruncate(&self.fd, bytes as u64).map_err(|error| fail("ftruncate", error))?;
-        // If the recorder is killed while it fills the ring, the next ring can replace the marked
-        // file. (Linux before 5.14 overwrites a byte of the mark while it fills.) A file on
-        // hugetlbfs has no write(2): see `RegionMemory::mark`.
+        // The mark usually lets the next ring replace the file if this process is killed while it
+        // fills the ring. hugetlbfs has no write(2): see `RegionMemory::mark`.
         if self.medium != Medium::HugePages {
             pwrite(&self.fd, &MAGIC.to_ne_bytes(), 0).map_err(|error| fail("write", error))?;
         }
         Ok(())
     }
 
-    /// Reserves blocks or pages, so that later stores into these bytes of the mapping find space.
+    /// Reserves blocks or pages, so that later stores into the mapping find space.
     pub(super) fn reserve(&self, bytes: usize) -> Result<(), Errno> {
         fallocate(&self.fd, FallocateFlags::empty(), 0, bytes as u64)
     }
 
-    /// The path of the file among the descriptors of this process.
     pub(super) fn proc_path(&self) -> PathBuf {
         let (process, descriptor) = (std::process::id(), self.fd.as_raw_fd());
         PathBuf::from(format!("/proc/{process}/fd/{descriptor}"))
     }
 
-    /// The error of a system call on a region of `bytes` in this file.
     pub(super) fn error(&self, call: &'static str, bytes: usize, error: Errno) -> RingError {
         match &self.path {
             Some(path) => failed(path, call, error),
@@ -167,14 +162,12 @@ impl RegionFile {
             && let (Ok(ours), Ok(named)) = (fstat(&self.fd), lstat(path))
             && same(&ours, &named)
         {
-            // If the name cannot be removed, it stays. The next ring can replace the file if the
-            // file was marked (`prepare`).
+            // A name that cannot be removed stays.
             let _ = unlink(path);
         }
     }
 }
 
-/// The error of a system call on a ring file.
 fn failed(path: &Path, call: &'static str, error: Errno) -> RingError {
     RingError::File {
         path: path.to_owned(),
@@ -222,7 +215,7 @@ fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
     let foreign = || RingError::FileForeign(path.to_owned());
     let held = || RingError::FileHeld(path.to_owned());
     let fail = |call, error| failed(path, call, error);
-    // Non-blocking, because the path may name a pipe.
+    // Non-blocking: the path may name a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = match open(path, flags, Mode::empty()) {
         Ok(fd) => fd,
@@ -248,8 +241,7 @@ fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
     if !same(&opened, &named) {
         return Err(held());
     }
-    // Keep the old file if the new file cannot fit: the packets of the old file may still be
-    // needed.
+    // Keep the old file if the new file cannot fit: its packets may still be needed.
     let system = fstatfs(&file).map_err(|error| fail("fstatfs", error))?;
     let freed_bytes = u64::try_from(opened.st_blocks).unwrap_or(0) * STAT_BLOCK_BYTES;
     if !has_room(&system, bytes, freed_bytes) {
@@ -273,8 +265,8 @@ fn lock_abandoned(file: &File) -> Result<bool, Errno> {
 /// a lock for longer than [`READERS_MAX`].
 ///
 /// A reader that asks whether the recorder runs has a shared lock for an instant
-/// ([`Attached::writer`](crate::Attached::writer)): this function waits for these readers. A
-/// stopped reader may have the lock without end, so flock(2) must not block here.
+/// ([`Attached::writer`](crate::Attached::writer)). A stopped reader may have the lock without end,
+/// so flock(2) must not block here.
 fn lock_beside_readers(file: impl AsFd) -> Result<bool, Errno> {
     let deadline = Instant::now() + READERS_MAX;
     loop {
