@@ -1,18 +1,15 @@
 //! QQ, the queue of queues: keeps each stored packet until a later packet needs the space.
 //!
 //! The design follows the QQ thesis (2016) and section V of the FlowScope paper (2017). An outer
-//! queue contains large inner queues. One producer owns an inner queue while it fills the queue, so
-//! that threads synchronize once per some megabytes. This crate calls an inner queue a *bucket*. It
-//! differs from the originals in four ways:
+//! queue contains large inner queues, here called *buckets*. One producer owns a bucket while it
+//! fills the bucket, so threads seldom synchronize. Differences from the originals:
 //!
 //! - Readers see the published part of open buckets.
 //! - Readers hold the bucket that they read, instead of keeping a guard interval.
 //! - A bucket closes when it is full or its producer ends, never because of time.
 //! - Dumps reserve the buckets that they need.
 //!
-//! The crate knows bytes and times. It parses no packets. It reads a clock only for the sleep of a
-//! reader and for the wait for the lock of a ring file. It starts threads only to fill its memory.
-//! It opens files at paths of rings, of /proc (page sizes, boot id), and, through std, of cgroups.
+//! The crate parses no packets. Callers provide the times of packets.
 //!
 //! ```
 //! use retroscope_ring::{GroupKind, Record, Ring, RingConfig};
@@ -35,15 +32,14 @@
 //! | [`Reader`], member of a group | gets the records of its producers, in order | new records |
 //! | [`Reservation`] | keeps the buckets of a window of packet time for a dump | |
 //! | [`BucketView`] | holds one bucket while it is read | |
-//! | [`Attached`], in another process | copies buckets, then checks that they were still valid | |
+//! | [`Attached`], also in another process | copies buckets of a region | |
 //!
 //! # States of a bucket
 //!
 //! `free → claimed → open → closed → claimed → …`. One control word contains the state, the number
-//! of holds and the generation (`storage/control.rs`). A producer claims a new bucket *before* it
-//! closes the old bucket, so that readers always have a bucket to follow. The producer links the
-//! old bucket to the new bucket, then closes the old bucket. If the producer finds no new bucket,
-//! the old bucket stays open, readable and safe.
+//! of holds and the generation (`storage/control.rs`). A producer claims, opens and links a new
+//! bucket *before* it closes the old bucket, so that readers have a bucket to follow. If the
+//! producer finds no new bucket, the old bucket stays open.
 //!
 //! # What is overwritten
 //!
@@ -54,13 +50,12 @@
 //! 2. nobody holds,
 //! 3. no reservation wants.
 //!
-//! Packet times do not change this order. A clock that is set back, or a producer with another
-//! clock, therefore cannot make new packets the oldest.
+//! Packet times do not change this order: a clock that is set back cannot make new packets the
+//! oldest.
 //!
-//! If no bucket meets these conditions, [`Mode`] decides. Table 6.1 of the thesis gives the queue
-//! and the tasks priorities: on a full queue a task with a priority above the queue's succeeds, and
-//! other tasks block. Each row of this table names the thesis's task, the mode here, and the result
-//! if condition 1, 2 or 3 fails.
+//! If no bucket meets these conditions, [`Mode`] decides. Each row of this table names a priority
+//! of a task in table 6.1 of the thesis, the mode here, and the result if condition 1, 2 or 3
+//! fails.
 //!
 //! | thesis | mode | 1 fails | 2 fails | 3 fails |
 //! |---|---|---|---|---|
@@ -68,8 +63,8 @@
 //! | not above, may not block | [`Mode::Protect`] | `Full` | `Full` | `Full` |
 //! | not above, blocks | [`Mode::Wait`] | waits | waits | waits |
 //!
-//! In record mode the first closed bucket that only yielding reservations want is overwritten then,
-//! else the first closed bucket. The owner of a reservation can ask which buckets it lost.
+//! In record mode the ring then overwrites wanted buckets that meet conditions 1 and 2, those of
+//! yielding reservations first. The owner of a reservation can ask which buckets it lost.
 //!
 //! # Who orders what
 //!
@@ -88,52 +83,40 @@
 //! | F3–F4 | fences, `parker.rs` | | the publication, or a wake-up |
 //! | W | `Parkers::wake` | the end of a sleep | everything that the waker did before |
 //!
-//! Edge R–C orders the reader's last load before the writer's first store. Edge G orders the new
-//! generation before the first new byte.
+//! A mutex protects the outer queue (`outer.rs`). A producer takes the mutex to change buckets, a
+//! reader to start, to end, and sometimes to find a bucket, a dump for its reservation.
 //!
-//! The mutex of the outer queue (`outer.rs`) protects all other state of buckets. A producer takes
-//! the mutex once per bucket (twice if its hook runs), again for each repeated search, at a clock
-//! step, and when the producer ends. A reader takes the mutex when the reader starts or ends. It
-//! also takes the mutex to find a bucket, for example at first, after being lapped, after
-//! [`Reader::continue_at`] in another bucket, or if the bucket of a [`Reader::release`] was
-//! overwritten. A dump takes the mutex to reserve, list and give back its buckets.
-//!
-//! After a record is published, no byte of the record is stored again until a producer claims the
-//! bucket again. Only the buffer of an open bucket (`storage/write_buffer.rs`) writes record bytes.
-//! Only `storage/stream.rs` and `storage/write_buffer/packed.rs` make non-temporal stores; under
-//! loom and the sanitizers these are regular stores.
+//! After a record is published, none of its bytes is stored again until a producer claims the
+//! bucket again.
 //!
 //! # Cost
 //!
 //! - Storing a record: a copy into the bucket, a comparison with the end of the bucket, and the
-//!   smallest and largest time in memory of the producer. On a busy link short records usually go
-//!   into a buffer in the L1 cache or a register. From there they go past the cache into the
-//!   bucket, mostly in whole lines (`storage/write_buffer.rs`).
+//!   smallest and largest time. Short records can pass through a buffer in the L1 cache
+//!   (`storage/write_buffer.rs`).
 //! - Publishing: the pending bytes of the buffer, a store fence if stores went past the cache,
-//!   seven stores and one load. The full fence between the stores and the load usually runs in
-//!   readers, before they sleep (`barrier.rs`).
+//!   seven stores and one load. The full fence in between usually runs in readers, before they
+//!   sleep (`barrier.rs`).
 //! - Reading: for each run of records, some loads of the bucket's header and one store of the
-//!   group's position. A gating group also runs a fence.
+//!   group's position; a gating group also runs a fence.
 //!
-//! Within a bucket, storing, publishing and reading take no lock, allocation or clock. They make a
+//! Within a bucket, storing, publishing and reading take no lock and allocate nothing. They make a
 //! system call only to wake a sleeping thread, or after a producer moved to another thread.
-//! `examples/ring_throughput.rs` measures the cost. A producer that changes buckets takes the
-//! mutex. Without a free bucket the producer takes the first closed bucket from a heap
-//! (`closed.rs`), and counts the windows that touch the bucket that it closes (`windows.rs`).
+//! `examples/ring_throughput.rs` measures the cost.
 //!
 //! # Words
 //!
 //! | word | meaning |
 //! |---|---|
 //! | claim | a writer takes a free or closed bucket for new records |
-//! | commit | advance the mark of readable records of a bucket, then the count of its producer |
-//! | publish | commit; [`Producer::publish`] also wakes sleeping readers |
+//! | commit | make stored records of a bucket readable |
+//! | publish | commit; [`Producer::publish`] also wakes readers |
 //! | hold | a reader keeps a bucket from being claimed |
-//! | position | the number of the first record that a group has not finished |
+//! | position | a group needs none of the producer's records before this number |
 //! | pass | a group passes a bucket when the group's position is after the bucket |
 //! | lapped | overwritten before a reader reached the record |
 //! | evicted | overwritten, whether read or not |
-//! | want | a reservation protects closed buckets touching its window, not given back or excluded |
+//! | want | a reservation protects a closed bucket that touches its window |
 //! | fall | a reservation loses a bucket |
 //!
 //! # Files

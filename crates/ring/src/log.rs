@@ -10,7 +10,7 @@ const BOUNDED_BUCKETS: usize = if cfg!(loom) { 8 } else { 8192 };
 /// Maximum number of entries that are summed up while the mutex is locked once.
 const PIECE: u64 = 1024;
 
-/// The overwritten buckets, oldest eviction first.
+/// The last overwritten buckets, oldest first.
 #[derive(Debug)]
 pub(crate) struct Log {
     detail: EvictionDetail,
@@ -90,8 +90,7 @@ impl Log {
         entries.range(entries.len().saturating_sub(later)..)
     }
 
-    /// Whether the log has forgotten a bucket that a reservation wanted, after the first
-    /// `evictions`.
+    /// Whether the log forgot a bucket that a reservation wanted, after the first `evictions`.
     pub(crate) fn has_forgotten(&self, evictions: u64) -> bool {
         evictions < self.forgotten_needed
     }

@@ -50,7 +50,7 @@ pub struct Packet<'r> {
     pub direction: u8,
     /// Whether the frame contains a VLAN tag that the NIC or kernel had removed.
     pub tag_restored: bool,
-    /// Shard as stored, `0..32`.
+    /// Shard, `0..32`.
     pub shard: u8,
     /// The captured bytes.
     pub data: &'r [u8],

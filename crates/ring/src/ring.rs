@@ -42,7 +42,7 @@ pub(crate) struct RingInner {
 /// The kind of pages that back a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
-    /// Huge pages that the administrator provides (`vm.nr_hugepages`).
+    /// Huge pages that the administrator provides, for example with `vm.nr_hugepages`.
     Explicit,
     /// Transparent huge pages, for at least half of the memory that was touched when the ring was
     /// made.
@@ -56,7 +56,7 @@ pub enum Pages {
 pub enum Numa {
     /// The configuration names no node.
     Unset,
-    /// The kernel accepted the preference. It has no effect for a file on a disk.
+    /// The kernel accepted the preference, which does not affect a file on a disk.
     Preferred {
         /// The number of the node.
         node: u32,
@@ -110,14 +110,14 @@ pub struct RingStatistics {
     pub whole_since_mono_ns: Option<i64>,
     /// Buckets never used.
     pub free_buckets: usize,
-    /// Buckets being written, one for each active producer.
+    /// Buckets that may get more records.
     pub open_buckets: usize,
     /// Buckets that get no more records.
     pub closed_buckets: usize,
     /// Closed buckets that a reservation wants.
     pub reserved_buckets: usize,
-    /// Reservations that are known to have fallen. The ring learns this when the owner calls a
-    /// method.
+    /// Reservations that are known to have fallen. The ring learns this when the owner uses the
+    /// reservation.
     pub reservations_fallen: u64,
 }
 
@@ -253,7 +253,8 @@ impl Ring {
 
     /// A counter that changes when [`Reservation::fallen`] may have something new. Takes no lock.
     ///
-    /// If [`Self::hold`] failed because the bucket was overwritten, the counter may change later.
+    /// If [`Self::hold`] fails because the bucket is being overwritten, the counter may change
+    /// later.
     #[must_use]
     pub fn reservation_news(&self) -> u64 {
         self.0.reservation_news.load(Ordering::Acquire) // pairs with N
@@ -353,7 +354,7 @@ impl Ring {
     /// Reserves packets that were not read yet: as [`Self::reserve`], but without closed buckets
     /// that contain only the first `read[producer]` records of a producer. Until this returns,
     /// another reservation must protect the unread buckets. With `after`, the new reservation also
-    /// reports the unread buckets that were overwritten since `after` last reported its losses.
+    /// reports the unread buckets that were overwritten since `after` last checked its losses.
     #[must_use]
     pub fn reserve_unread(
         &self,

@@ -10,11 +10,10 @@ use super::{
 };
 use crate::Packet;
 
-/// Bytes of the headers that most filters read: Ethernet, IPv4 without options, and both ports with
-/// a little more.
+/// Ethernet, IPv4 without options, and both ports with a little more.
 const HEADER_BYTES: usize = 48;
 
-/// The address of a bucket. A separate value, so that a loop over records can keep it in registers.
+/// The address of a bucket, for a loop over records to keep in registers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BucketMemory<'s> {
     /// The first byte of `bytes` that are mapped and initialized while `'s` lasts.
@@ -64,8 +63,6 @@ impl<'s> BucketMemory<'s> {
         }
     }
 
-    /// A record of the extended form.
-    ///
     /// # Safety
     /// As for [`Self::packet`], of the record of `descriptor`.
     #[cold]
@@ -100,7 +97,7 @@ impl<'s> BucketMemory<'s> {
         stream::prefetch(first.wrapping_add(HEADER_BYTES - 1));
     }
 
-    /// Prefetches a descriptor. Reads nothing, so any index is allowed.
+    /// Reads nothing, so any index is allowed.
     #[inline(always)]
     pub(super) fn prefetch_descriptor(self, index: usize) {
         let end = self.base.wrapping_add(self.bytes);

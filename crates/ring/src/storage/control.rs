@@ -48,7 +48,7 @@ pub(crate) fn decode(word: u64) -> (AttachedState, u64) {
 pub(crate) struct Control(AtomicU64);
 
 impl Control {
-    /// Writer: claims a free or closed bucket that nobody holds, and returns its new generation.
+    /// Claims a free or closed bucket that nobody holds, and returns its new generation.
     pub(crate) fn claim(&self) -> Option<u64> {
         let old = self.0.load(Ordering::Relaxed); // a guess; the exchange below verifies it
         let state = old & STATE_MASK;
@@ -62,13 +62,12 @@ impl Control {
         self.0
             .compare_exchange(old, new, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
-        // G: a reader of another process that sees a byte of the new contents also sees the new
-        // generation.
+        // G: a reader of another process that sees a new byte also sees the new generation.
         fence(Ordering::Release);
         Some(generation)
     }
 
-    /// Writer: opens a claimed bucket for readers, after its header was written.
+    /// Opens a claimed bucket for readers, after its header was written.
     pub(crate) fn open(&self, generation: u64) {
         // O: Release, pairs with H in hold(). A plain store: only the claimer changes a claimed
         // word.
@@ -76,15 +75,15 @@ impl Control {
             .store((generation << GENERATION_SHIFT) | OPEN, Ordering::Release);
     }
 
-    /// Writer: ends an open bucket, after its last publication and its link.
+    /// Ends an open bucket, after its last publication and its link.
     pub(crate) fn close(&self) {
         // L: Release, pairs with is_closed(): the last record and the link come before.
         let old = self.0.fetch_add(CLOSED - OPEN, Ordering::Release);
         assert_eq!(old & STATE_MASK, OPEN, "only an open bucket can be closed");
     }
 
-    /// Reader: keeps the bucket from being claimed. `false`: the bucket is free or claimed, has
-    /// another generation, or has 16,383 holds, the maximum of the word.
+    /// Keeps the bucket from being claimed. `false`: the bucket is free or claimed, has another
+    /// generation, or has 16,383 holds, the maximum.
     pub(crate) fn hold(&self, generation: u64) -> bool {
         let mut old = self.0.load(Ordering::Relaxed); // a guess; the exchange below verifies it
         loop {
@@ -114,8 +113,7 @@ impl Control {
         assert_ne!(old & HOLDS_MASK, 0, "a hold was given back twice");
     }
 
-    /// Whether no more records will be committed in this generation. For a reader that holds the
-    /// bucket.
+    /// For a reader that holds the bucket: no more records will be committed.
     pub(crate) fn is_closed(&self) -> bool {
         self.0.load(Ordering::Acquire) & STATE_MASK == CLOSED // pairs with L
     }
@@ -206,7 +204,7 @@ mod models {
             let Some(generation) = self.control.claim() else {
                 return false;
             };
-            // Only the address is used: loom checks the order of the accesses.
+            // loom checks the order of the accesses.
             self.value.with_mut(|value| assert!(!value.is_null()));
             self.control.open(generation);
             self.control.close();

@@ -21,9 +21,8 @@
 //!           8..16   ring time, ns
 //! ```
 //!
-//! The shard has the same bits in both forms, at the top, so that one shift reads the shard. Larger
-//! offsets would be useful only for rings of more than 1 TiB. Four bits of another field would cost
-//! more:
+//! The shard has the same bits in both forms, at the top, so that one shift reads the shard. Four
+//! of its bits were bits of the offset; four bits of another field would cost more:
 //!
 //! - the time (44 bits: ± 2.4 hours): at fewer than 3 packets of 64 bytes a second a bucket of 2
 //!   MiB takes longer than this to fill. Later packets then need the extended form.

@@ -52,7 +52,7 @@ pub(crate) struct RegionState {
     pub(crate) state: AtomicU64,
     /// Interfaces in the table. Stored with Release after their slots.
     pub(crate) interfaces: AtomicU64,
-    /// Interfaces without a slot, which only the process knows.
+    /// Interfaces without a slot, which only the writing process knows.
     pub(crate) interfaces_unlisted: AtomicU64,
     /// The latest closing time of all overwritten buckets, ns of the monotonic clock, 0 if unknown.
     /// Initially `i64::MIN`: no bucket was overwritten.

@@ -50,7 +50,6 @@ impl Hold {
         committed
     }
 
-    /// Number of the first record.
     pub(crate) fn first(&self) -> u64 {
         self.header().first.load(Ordering::Relaxed) // ordered by the hold
     }
@@ -118,7 +117,7 @@ impl<'r> Records<'r> {
         unsafe { self.memory.packet(self.base_ns, index) }
     }
 
-    /// Prefetches the first bytes of the record at `index`.
+    /// Prefetches the first bytes of a record.
     ///
     /// # Panics
     /// Unless `index` is below the number of records.

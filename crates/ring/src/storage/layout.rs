@@ -24,8 +24,8 @@ use crate::{
 
 /// "retroQQ" and a 1 for this kind of header. Also shows the byte order.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"retroQQ\x01");
-/// Must change whenever a byte of the region changes its meaning or its offset. The readers in C
-/// and Python (`readers/`) know the same layout.
+/// Must change whenever a byte of the region changes its meaning or its offset. Also known to the
+/// readers in `readers/`.
 pub(crate) const VERSION: u64 = 4;
 /// 64-bit words of a [`RegionHeader`].
 pub(crate) const HEADER_WORDS: usize = 20;
@@ -53,7 +53,6 @@ pub(crate) struct Layout {
     /// Start of bucket 0, not of its header.
     pub(crate) first_bucket: usize,
     pub(crate) end: usize,
-    /// Number of slots for interfaces.
     pub(crate) interfaces_max: usize,
 }
 
@@ -67,7 +66,7 @@ pub(crate) struct RegionHeader {
     pub(crate) created_mono_ns: i64,
     /// The boot of the machine that created the region ([`boot_id`]).
     pub(crate) boot_id: [u64; 2],
-    /// Process id of the creator, in its own PID namespace.
+    /// Process id of the creator, in its PID namespace.
     pub(crate) process: u64,
     /// Index into [`PAGES`], from 1 on.
     pages: u64,
@@ -217,7 +216,6 @@ impl RegionHeader {
     }
 }
 
-/// The state, the headers and the slots of a region.
 #[derive(Debug)]
 pub(super) struct Tables {
     /// A table of one entry.
@@ -270,7 +268,6 @@ pub(crate) fn boot_id() -> [u64; 2] {
     parse_boot_id(&text).unwrap_or_default()
 }
 
-/// Parses `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, in hexadecimal digits.
 fn parse_boot_id(text: &str) -> Option<[u64; 2]> {
     let digits = text.trim().replace('-', "");
     let (start, end) = digits.split_at_checked(16)?;
