@@ -89,7 +89,7 @@ impl Producer {
     /// time. Takes the mutex of the outer queue.
     ///
     /// `false`: no effect, because the table of 1024 steps is full, or this producer made 16 steps
-    /// and one more for each bucket that it filled. The ring reuses the place of a step that no
+    /// and one more for each bucket that it filled. The ring can reuse the place of a step that no
     /// record in the ring needs.
     pub fn step(&mut self, clock: u16, offset_ns: i64) -> bool {
         let step = Step {
@@ -117,7 +117,7 @@ impl Producer {
     /// 4096 records are unpublished, or if the bucket is full. Call `publish` when the source has
     /// no more packets.
     ///
-    /// A call that needs a new bucket takes a lock. It may wait in
+    /// A call that needs a new bucket may take a lock, and may wait in
     /// [`Mode::Wait`](crate::Mode::Wait), and with a gating group in
     /// [`Mode::Record`](crate::Mode::Record).
     ///

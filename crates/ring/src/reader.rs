@@ -177,7 +177,7 @@ impl Reader {
 
     /// Sleeps until a producer of this reader publishes records that were not handed out yet, a
     /// [`Waker`] or [`Ring::close`](crate::Ring::close) wakes the reader, or `timeout` passes
-    /// (`false`). Does not [finish](Self::finish) the last batch.
+    /// (returns `false`). Does not [finish](Self::finish) the last batch.
     ///
     /// On a busy link the reader usually sleeps about 100 µs, so that no producer has to wake it
     /// ("Batched wake-ups" in `parker.rs`).
@@ -191,7 +191,7 @@ impl Reader {
     }
 
     /// Sleeps until a [`Waker`] or [`Ring::close`](crate::Ring::close) wakes the reader, or
-    /// `timeout` passes (`false`). Publications do not end the sleep.
+    /// `timeout` passes (returns `false`). Publications do not end the sleep.
     ///
     /// Does not finish the last batch: a writer that waits for the group keeps waiting.
     pub fn doze(&mut self, timeout: Duration) -> bool {

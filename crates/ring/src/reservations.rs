@@ -2,9 +2,8 @@
 //!
 //! A reservation wants a closed bucket whose times touch the window, unless the bucket was given
 //! back, or read before the reservation was made. Each closed bucket has the number of reservations
-//! that want it ([`Needs`]): found when the bucket closes (`windows.rs`), and corrected by a walk
-//! when a reservation changes. So no producer visits all reservations. The log of overwritten
-//! buckets contains the lost buckets.
+//! that want it ([`Needs`]): found when the bucket closes (`windows.rs`), and corrected when a
+//! reservation changes. So no producer visits all reservations.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -18,8 +17,8 @@ use crate::{
 
 /// Protects the closed buckets that touch an interval of ring time, now and later. The caller can
 /// end the protection of a bucket, change the interval, or drop the reservation. In record mode, if
-/// no other bucket can be overwritten, the ring overwrites a protected bucket: the reservation has
-/// *fallen*. Open buckets are never overwritten.
+/// no other bucket can be overwritten, the ring may overwrite a protected bucket: then the
+/// reservation has *fallen*. Open buckets are never overwritten.
 #[derive(Debug)]
 pub struct Reservation {
     ring: Arc<RingInner>,

@@ -105,8 +105,8 @@ pub struct RingStatistics {
     /// Largest ring time in the ring, ns.
     pub newest_ns: Option<i64>,
     /// The latest closing time of all overwritten buckets, ns of the monotonic clock, 0 without
-    /// [`Producer::set_now`]. Packets that their producer stored after it set a later time are in
-    /// the ring. `None`: nothing was overwritten.
+    /// [`Producer::set_now`]. Packets stored later, by this clock, are in the ring. `None`: nothing
+    /// was overwritten.
     pub whole_since_mono_ns: Option<i64>,
     /// Buckets never used.
     pub free_buckets: usize,
@@ -179,7 +179,7 @@ impl Ring {
         self.0.obtained.pages
     }
 
-    /// The NUMA node of the configuration, and whether the kernel accepted it.
+    /// The result of [`RingConfig::numa_node`].
     #[must_use]
     pub fn numa(&self) -> Numa {
         self.0.obtained.numa
@@ -313,8 +313,8 @@ impl Ring {
     /// Appends to the table of interfaces and returns the number for
     /// [`Record::interface`](crate::Record::interface).
     ///
-    /// Other processes read a table in the region, which keeps 54 bytes of each name. It has at
-    /// least 1024 places, and more than 16,000 if the ring has at most 4096 buckets. Only this
+    /// Other processes read a table in the region, which keeps 54 bytes of each name. The table has
+    /// at least 1024 places, and more than 16,000 if the ring has at most 4096 buckets. Only this
     /// process knows further interfaces.
     ///
     /// # Errors
@@ -445,8 +445,8 @@ impl RingInner {
     }
 
     /// Visits a producer's buckets, newest first, while `visit` returns `true`. Usually releases
-    /// the mutex after [`PIECE`] buckets, and holds the last visited bucket meanwhile, so that the
-    /// walk can continue there.
+    /// the mutex after [`PIECE`] buckets, and holds the last visited bucket meanwhile, to continue
+    /// the walk there.
     pub(crate) fn newest_first(
         &self,
         producer: usize,
@@ -504,7 +504,7 @@ impl RingInner {
         }
     }
 
-    /// Sets a group's position, and wakes writers that wait for the group.
+    /// Sets a group's position. For a gating group, wakes waiting writers.
     pub(crate) fn pass(&self, group: &Group, producer: usize, position: u64) {
         group.set_position(producer, position);
         if group.kind == GroupKind::Gating {

@@ -113,7 +113,7 @@ impl Control {
         assert_ne!(old & HOLDS_MASK, 0, "a hold was given back twice");
     }
 
-    /// For a reader that holds the bucket: no more records will be committed.
+    /// Whether no more records will be committed. For a reader that holds the bucket.
     pub(crate) fn is_closed(&self) -> bool {
         self.0.load(Ordering::Acquire) & STATE_MASK == CLOSED // pairs with L
     }

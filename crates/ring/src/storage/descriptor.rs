@@ -161,7 +161,7 @@ impl Descriptor {
     pub(crate) const ZERO: Self = Self([0; 2]);
 
     /// On x86-64, stores the descriptor with one instruction. After two stores, a load of both
-    /// words soon afterwards would wait until the stores have left the processor's store buffer.
+    /// words soon afterwards may wait until the stores have left the processor's store buffer.
     #[inline(always)]
     pub(crate) fn store(self, place: &mut Self) {
         #[cfg(target_arch = "x86_64")]

@@ -14,7 +14,7 @@
 //! something changes.
 //!
 //! The epoch wraps: a writer that is stopped between its search and its sleep, or its next store,
-//! for 2³² notifications can miss them.
+//! for 2³² notifications can miss these.
 
 use crate::{
     futex::Futex,
