@@ -85,7 +85,7 @@ impl Outer {
     }
 
     /// The slot of a step that no record in the ring needs, because a later step of the same
-    /// producer and clock applies to all later records.
+    /// producer and clock precedes all these records.
     fn unneeded_step(&self) -> Option<usize> {
         let steps = &self.steps.slots;
         let is_before_all = |step: &Step| {

@@ -24,8 +24,8 @@ use crate::{
 
 /// "retroQQ" and a 1 for this kind of header. Also shows the byte order.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"retroQQ\x01");
-/// Must change whenever a byte of the region changes its meaning or its offset. Also known to the
-/// readers in `readers/`.
+/// Must change whenever a byte of the region changes its meaning or its offset, as must the readers
+/// in `readers/`.
 pub(crate) const VERSION: u64 = 4;
 /// 64-bit words of a [`RegionHeader`].
 pub(crate) const HEADER_WORDS: usize = 20;
