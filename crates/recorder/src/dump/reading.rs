@@ -1,5 +1,4 @@
-//! The position up to which the ring is read: of one dump that catches up, or of all following
-//! dumps.
+//! How far one catching-up dump, or all following dumps together, have read the ring.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -7,21 +6,20 @@ use retroscope_ring::{BucketInfo, BucketRef, EvictedBucket, Reservation, Ring};
 
 use crate::control::progress::Reach;
 
-/// A reservation, and the records of its buckets that were read.
+/// Reserved buckets, and how many of their records were read.
 #[derive(Debug)]
 pub(super) struct WindowReading {
-    /// Reserves the buckets that are not wholly read.
     reservation: Reservation,
-    /// Number of each producer's records that were read before the reading began.
+    /// Records that were read before this reading began, by producer.
     began_at: Vec<u64>,
-    /// The number of records that were read, by reserved bucket, if the reading has read records.
+    /// Records that were read, by bucket. A bucket without an entry is as far as `began_at` says.
     scanned: HashMap<BucketRef, u32>,
 }
 
 /// Buckets that the ring overwrote before all their records were read.
 #[derive(Debug, Default)]
 pub(super) struct OverwrittenBuckets {
-    /// Each overwritten bucket, and how many of its records were read before.
+    /// Each bucket, and how many of its records were read before.
     pub(super) buckets: Vec<(EvictedBucket, u32)>,
     /// The ring may have overwritten and forgotten more buckets, with packets up to this ring time,
     /// ns.
@@ -35,7 +33,6 @@ impl OverwrittenBuckets {
 }
 
 impl WindowReading {
-    /// A reading that has read nothing yet.
     pub(super) fn new(reservation: Reservation) -> Self {
         Self {
             reservation,
@@ -44,9 +41,8 @@ impl WindowReading {
         }
     }
 
-    /// A reading that has read all records within `reach`, and needs later records from buckets
-    /// that touch `from_ns..=to_ns`. With `shared`, also records that `shared` has read, and from
-    /// now on the losses that `shared` has not reported yet.
+    /// Begins where `reach` ends, with the buckets that touch `from_ns..=to_ns`. With `shared`,
+    /// takes over the records that `shared` has read and the losses that it has not reported yet.
     pub(super) fn resume_at(
         ring: &Ring,
         reach: &Reach,
@@ -61,8 +57,7 @@ impl WindowReading {
         }
     }
 
-    /// Lets the reading *yield* from now on, because it makes no progress. The ring overwrites the
-    /// buckets of readings that yield before all other reserved buckets.
+    /// The ring overwrites the buckets of readings that *yield* before all other reserved buckets.
     pub(super) fn set_yielding(&self) {
         self.reservation.set_yielding(true);
     }
@@ -72,17 +67,14 @@ impl WindowReading {
         self.reservation.set_interval(from_ns, to_ns);
     }
 
-    /// Lists the reserved buckets.
     pub(super) fn buckets(&self, out: &mut Vec<BucketInfo>) {
         self.reservation.buckets(out);
     }
 
-    /// The unread records among the first `limit` records of a bucket.
     pub(super) fn unread(&self, info: &BucketInfo, limit: u32) -> Range<u32> {
         self.read(info.bucket, info.producer, info.first)..info.committed.min(limit)
     }
 
-    /// Number of records of a bucket that were read.
     fn read(&self, bucket: BucketRef, producer: usize, first: u64) -> u32 {
         let began_at = self.began_at.get(producer).copied().unwrap_or(0);
         let before = u32::try_from(began_at.saturating_sub(first)).unwrap_or(u32::MAX);
@@ -105,7 +97,7 @@ impl WindowReading {
         }
     }
 
-    /// The unread records that were overwritten since the last call.
+    /// Buckets with unread records that were overwritten since the last call.
     pub(super) fn lost(&mut self) -> OverwrittenBuckets {
         let mut fallen = Vec::new();
         let unknown_before_ns = self.reservation.fallen(&mut fallen);

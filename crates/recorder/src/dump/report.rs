@@ -62,7 +62,6 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// An entry for a range of packet time.
     pub(crate) fn new(cause: &'static str, from_ns: i64, to_ns: i64, packets: Option<u64>) -> Self {
         Self {
             cause,
@@ -75,7 +74,6 @@ impl Missing {
         }
     }
 
-    /// An entry for a range of packet time with only an upper bound on the packets.
     pub(crate) fn at_most(cause: &'static str, from_ns: i64, to_ns: i64, packets: u64) -> Self {
         Self {
             at_most: Some(packets),
@@ -84,11 +82,11 @@ impl Missing {
     }
 }
 
-/// `up to 3 packets missing (fragments)`, `1 packet missing (kernel, eth0)`, `unknown losses
-/// (script)`, `1 packet (restamped)`.
+/// `up to 3 packets missing (fragments)`, `1 packet missing (kernel, eth0)`, `1 packet
+/// (restamped)`.
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Packets with these causes are not missing: the file has a changed copy of each.
+        // The file has a changed copy of each of these packets.
         let is_changed = matches!(self.cause, "restamped" | "truncated");
         let missing = if is_changed { "" } else { " missing" };
         match (self.packets, self.at_most) {
@@ -177,10 +175,9 @@ pub struct DumpReport {
     /// of the system's clock.
     #[serde(skip)]
     pub(crate) offset_ns: i64,
-    /// The filled-in dump expression, as in the sidecar. Empty: every packet.
+    /// The filled-in dump expression. Empty: every packet.
     #[serde(skip)]
     pub(crate) expression: String,
-    /// The captures, as in the sidecar.
     #[serde(skip)]
     pub(crate) files: Vec<StoredFile>,
     /// The remarks about losses that no counter reports. With such a remark, `complete` only says
@@ -196,8 +193,7 @@ pub struct DumpReport {
     /// Ring time of the earliest and the latest packet of the dump, ns.
     #[serde(skip)]
     pub span_ns: Option<(i64, i64)>,
-    /// The plain captures that were replaced by compressed ones; a sidecar may still list the plain
-    /// captures. Empty for a plain dump.
+    /// The plain captures that were replaced by compressed ones. Empty for a plain dump.
     #[serde(skip)]
     pub(crate) replaced: Vec<StoredFile>,
     /// Whether the sidecar was written.
@@ -222,7 +218,7 @@ impl DumpReport {
         };
     }
 
-    /// One line for a person: path, packets, seconds before and after the trigger, verdict.
+    /// One line for a person.
     #[must_use]
     pub fn line(&self) -> String {
         let span = self.span_ns.map_or(String::new(), |(first, last)| {
@@ -256,8 +252,8 @@ impl DumpReport {
         )
     }
 
-    /// The verdict with its reasons, clock steps and disorder, and the sources of unknown losses:
-    /// `incomplete: 12 packets missing (evicted); eth0: losses unknown: nic`.
+    /// The verdict with its reasons, as in `incomplete: 12 packets missing (evicted); eth0: losses
+    /// unknown: nic`.
     #[must_use]
     pub fn reasons(&self) -> String {
         let mut text = self.verdict.as_str().to_owned();
@@ -298,13 +294,12 @@ fn lossy_all<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S
     serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }
 
-/// `1 packet`, `2 packets`.
 pub(crate) fn packets(count: u64) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} packet{plural}")
 }
 
-/// A range of times for a person. If both times look alike, one time.
+/// A range for a person. If both times look alike, one time.
 fn range(from_ns: i64, to_ns: i64) -> String {
     let (from, to) = (seconds(from_ns), seconds(to_ns));
     if from == to {
@@ -314,10 +309,9 @@ fn range(from_ns: i64, to_ns: i64) -> String {
     }
 }
 
-/// The program's name and version, for files and pages.
+/// The program's name and version.
 pub const PROGRAM: &str = concat!("retroscope ", env!("CARGO_PKG_VERSION"));
 
-/// A path without its directory.
 pub(crate) fn file_name(path: &Path) -> PathBuf {
     path.file_name().map_or_else(PathBuf::new, PathBuf::from)
 }
@@ -365,7 +359,6 @@ mod tests {
         }
     }
 
-    /// The numbers in a text, in the text's order.
     fn numbers(text: &str) -> Vec<f64> {
         text.split([' ', ',', ':'])
             .filter_map(|word| word.parse().ok())
@@ -381,7 +374,6 @@ mod tests {
             line.contains(": complete") && line.contains(" start "),
             "{line}"
         );
-        // Packets before the trigger, after the trigger, or on both sides.
         let span = |first_ns, last_ns| {
             let report = DumpReport {
                 clipped: Vec::new(),

@@ -1,12 +1,9 @@
 //! Merges the runs of a capture file.
 //!
-//! A run is a range of the file in which packets are in order, by ring time and source. A sorted
-//! file is one run. A late packet begins a run, and so does the packet after packets that were
-//! written ahead of their turn.
+//! A run is a range of the file in which packets are in order, by ring time and source.
 //!
-//! The recorder keeps no list of runs while it writes the file. [`Runs`] scans the file to find the
-//! runs, and merges [`FAN_IN`] runs at a time. So memory does not grow with the number of runs.
-//! Packets of one time and source keep their order in the file.
+//! The recorder keeps no list of runs while it writes the file. [`Runs`] finds the runs by reading
+//! the file, and merges [`FAN_IN`] runs at a time. So memory does not grow with the number of runs.
 
 use std::{
     cmp::Reverse,
@@ -22,9 +19,8 @@ use super::{
     encode::DumpFormat,
 };
 
-/// Maximum number of runs that are merged at once.
 const FAN_IN: usize = 256;
-/// Size of all read buffers of the runs that are merged at once, bytes.
+/// Memory for the read buffers of all open runs together, bytes.
 const BUFFERS_BYTES: usize = 8 << 20;
 
 /// Length of a record header of a pcap file, bytes.
@@ -34,7 +30,6 @@ const PCAP_RECORD_HEADER_BYTES: usize = 16;
 /// their order.
 pub(super) type SortKey = (i64, usize);
 
-/// Merges the runs of one file, [`FAN_IN`] runs at a time.
 pub(super) struct Runs<'f, P> {
     file: &'f dyn DiskFile,
     format: DumpFormat,
@@ -43,16 +38,15 @@ pub(super) struct Runs<'f, P> {
     /// Returns the sort key of a packet, from its record and its number in the file.
     place: P,
     scan: FileReader<'f>,
-    /// Packets that `scan` has read.
     scanned: u64,
     /// Sort key of the last packet that `scan` has read.
     last: Option<SortKey>,
-    /// Offset of the first packet of the run that `scan` is in, and the packet's number.
+    /// Offset and packet number at which the run that `scan` is in begins.
     start: Option<(u64, u64)>,
-    /// The runs that are merged now.
+    /// The open runs.
     cursors: Vec<RunCursor<'f>>,
-    /// Sort key of the next packet of each run that is merged now, and the run's position in
-    /// `cursors`. If sort keys are equal, the earlier run is first.
+    /// Sort key of the next packet of each open run, and the run's position in `cursors`. If sort
+    /// keys are equal, the earlier run is first.
     next: BinaryHeap<Reverse<(SortKey, usize)>>,
     /// The run whose packet was returned last.
     taken: Option<usize>,
@@ -60,7 +54,6 @@ pub(super) struct Runs<'f, P> {
 
 type FileReader<'f> = CaptureReader<Box<dyn Read + 'f>>;
 
-/// One run that is being read.
 struct RunCursor<'f> {
     reader: FileReader<'f>,
     /// Number of records of the reader's present burst that were returned.
@@ -70,8 +63,8 @@ struct RunCursor<'f> {
 }
 
 impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<SortKey>> Runs<'f, P> {
-    /// Reads a file of this format. `header`: a file header of this format, with the blocks of all
-    /// interfaces in the order of their indices.
+    /// `header`: a file header of this format, with the blocks of all interfaces in the order of
+    /// their indices.
     pub(super) fn new(
         file: &'f dyn DiskFile,
         format: DumpFormat,
@@ -94,8 +87,8 @@ impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<SortKey>> Runs<'f, P> {
         })
     }
 
-    /// Returns the next packet, its bytes and its number in the file. The packets of [`FAN_IN`]
-    /// runs come in order, then the packets of the next [`FAN_IN`] runs.
+    /// Returns the next packet, its bytes and its number in the file. Packets are in order only
+    /// within each [`FAN_IN`] runs.
     pub(super) fn next(&mut self) -> io::Result<Option<(RecordMeta, &[u8], u64)>> {
         if let Some(run) = self.taken.take() {
             self.cursors[run].step();
@@ -119,7 +112,6 @@ impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<SortKey>> Runs<'f, P> {
         )))
     }
 
-    /// Adds the next packet of a run to `next`, if the run has another packet.
     fn list(&mut self, run: usize) -> io::Result<()> {
         let cursor = &mut self.cursors[run];
         if let Some(record) = cursor.peek()? {
@@ -129,7 +121,6 @@ impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<SortKey>> Runs<'f, P> {
         Ok(())
     }
 
-    /// Finds the next [`FAN_IN`] runs, and opens a reader for each.
     fn open_runs(&mut self) -> io::Result<()> {
         let found = self.find_runs()?;
         let memory = BUFFERS_BYTES / found.len().max(1);
@@ -150,8 +141,8 @@ impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<SortKey>> Runs<'f, P> {
         Ok(())
     }
 
-    /// Scans the file for the next [`FAN_IN`] runs. Returns the range of each run in the file, and
-    /// the number of its first packet.
+    /// Returns the next [`FAN_IN`] runs: the range of each in the file, and the number of its first
+    /// packet.
     fn find_runs(&mut self) -> io::Result<Vec<(Range<u64>, u64)>> {
         let header_bytes = match self.format {
             DumpFormat::PcapNg => PACKET_HEADER_BYTES,
@@ -179,7 +170,6 @@ impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<SortKey>> Runs<'f, P> {
 }
 
 impl RunCursor<'_> {
-    /// The next record of the run.
     fn peek(&mut self) -> io::Result<Option<RecordMeta>> {
         if self.taken == self.reader.records().len() {
             self.taken = 0;

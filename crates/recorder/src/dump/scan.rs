@@ -1,8 +1,5 @@
-//! Scans one bucket for all dumps that need its records, 64 records at a time. The scan skips up to
-//! 64 records at once if their descriptors show that all are outside of the time range that covers
-//! all windows. Then it runs all filters at once as one rule set. So the cost grows little with the
-//! number of open dumps. Only packets that some dump's filter matches, or may match, are handled
-//! dump by dump. A dump with a script runs the script on each packet in its window.
+//! Scans one bucket for all dumps that need its records. All filters run at once as one rule set,
+//! so the cost grows little with the number of open dumps. Each dump script runs separately.
 
 use std::{ops::Range, sync::Arc};
 
@@ -31,7 +28,6 @@ pub(super) struct Scanner {
     matches: Matches,
 }
 
-/// Some records of a bucket, all of one interface.
 struct RecordRun<'a> {
     view: &'a Arc<BucketView>,
     visit: &'a BucketVisit,
@@ -39,7 +35,7 @@ struct RecordRun<'a> {
     chunk: &'a Chunk<'a>,
     /// The records' positions in the chunk.
     range: Range<usize>,
-    /// The number of the run's first record, counted from the start of the bucket.
+    /// The number of the run's first record in the bucket.
     first: u32,
 }
 
@@ -52,7 +48,6 @@ impl Scanner {
         }
     }
 
-    /// Adds the filter of a dump that was opened.
     pub(super) fn add(&mut self, order: &mut DumpOrder) {
         let predicate = &mut order.predicate;
         let Some(filter) = predicate.filter() else {
@@ -73,8 +68,8 @@ impl Scanner {
         }
     }
 
-    /// Gives the dumps the packets that they match in a bucket. Returns the number in the bucket of
-    /// the first record that was not read.
+    /// Gives the dumps the packets that they match. Returns the end of the records that were read,
+    /// counted from the start of the bucket.
     pub(super) fn scan(
         &mut self,
         view: &Arc<BucketView>,
@@ -137,7 +132,6 @@ impl Scanner {
 }
 
 impl RecordRun<'_> {
-    /// Gives the dumps the packets that their filters match.
     fn give(
         &self,
         matches: &Matches,
@@ -161,8 +155,8 @@ impl RecordRun<'_> {
         }
     }
 
-    /// Runs the script of a dump on those of the run's records that are in `records` and in the
-    /// dump's window. Gives the dump the packets that the script matches.
+    /// Runs the script of a dump on the run's records that are in `records` and in the dump's
+    /// window.
     fn give_scripted(
         &self,
         records: &Range<u32>,
@@ -201,7 +195,6 @@ impl RecordRun<'_> {
         }
     }
 
-    /// The place of a record in the ring.
     fn found(&self, index: u32, stamps: &mut StampRestorer) -> RecordLocation<'_> {
         let info = &self.visit.info;
         let record = info.first + u64::from(index);

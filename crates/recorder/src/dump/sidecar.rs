@@ -38,7 +38,6 @@ struct SidecarDocument<'a> {
 }
 
 impl Sidecar {
-    /// The bytes of the sidecar.
     pub(super) fn json(&self, files: &[StoredFile], into: Option<&str>) -> io::Result<Vec<u8>> {
         let whole = SidecarDocument {
             sidecar: self,
@@ -102,7 +101,6 @@ pub(crate) struct TriggerPacket {
 }
 
 impl TriggerPacket {
-    /// A trigger packet of which only the interface is known yet.
     pub(super) fn new(interface: &str) -> Self {
         Self {
             interface: interface.to_owned(),
@@ -111,7 +109,6 @@ impl TriggerPacket {
         }
     }
 
-    /// Fills in the summary and the Community ID when the packet is found.
     pub(super) fn see(&mut self, link_type: LinkType, data: &[u8], wire_len: u32) {
         self.summary = Some(summary(link_type, data, wire_len).to_string());
         self.community_id = community_id(&parse(link_type, data), 0);
@@ -138,7 +135,7 @@ fn times<S: Serializer>(times_ns: &[i64], serializer: S) -> Result<S::Ok, S::Err
 }
 
 impl Origin {
-    /// The end of the first comment of a file: capture filter and host.
+    /// The end of a file's first comment: capture filter and host.
     pub(super) fn description(&self) -> String {
         let filter = self.capture_filter.as_ref();
         let filter = filter.map(|filter| format!(", of packets that {filter:?} takes"));

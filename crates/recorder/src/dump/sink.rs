@@ -8,49 +8,43 @@ use crate::control::time::rfc3339;
 /// The contents of a sink's files.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SinkContents {
-    /// Packets that are wholly in files that are not complete yet. 0 after the files are complete.
+    /// Packets that are wholly in incomplete files. 0 after the files are complete.
     pub(super) safe: WrittenTotals,
     /// Paths of the files, with `.part` names until the files are complete. Before any file exists,
-    /// the path that the first file should get.
+    /// the planned path of the first file.
     pub(super) locations: Vec<PathBuf>,
-    /// The ID of the dump.
     pub(super) id: String,
-    /// The sidecar's list of the captures.
+    /// The captures, as the sidecar lists them.
     pub(super) files: Vec<StoredFile>,
-    /// The sidecar's former list of the plain captures that compressed captures replace.
+    /// The plain captures that compressed captures replace.
     pub(super) replaced: Vec<StoredFile>,
-    /// Ring-wide identifiers of the interfaces in the files, in the order of their interface
-    /// blocks.
+    /// Ring-wide identifiers of the files' interfaces, in the order of their interface blocks.
     pub(super) interfaces: Vec<u16>,
     /// A note for the user.
     pub(super) note: Option<String>,
 }
 
-/// The data that ends the files of a dump.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SinkEnd {
-    /// The text of the verdict.
     pub(super) verdict: String,
-    /// Counters by ring-wide identifier, for all interfaces that may be described.
+    /// Counters by ring-wide identifier of the interface.
     pub(super) totals: BTreeMap<u16, InterfaceTotals>,
 }
 
 /// Packets of a window that the dump lacks, because the ring overwrote them or needed their memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PacketGap {
-    /// Number of packets; `None`: unknown. Overwritten packets are counted before the dump's
-    /// filter.
+    /// `None`: unknown. Overwritten packets are counted before the dump's filter.
     pub(super) packets: Option<u64>,
     /// `false`: `packets` is an upper bound.
     pub(super) is_exact: bool,
-    /// Stamp of the first lost packet, ns since the epoch. If the stamp is unknown, a lower bound.
+    /// Stamp of the first lost packet, or a lower bound, ns since the epoch.
     pub(super) from_ns: i64,
-    /// Stamp of the last lost packet, ns since the epoch. If the stamp is unknown, an upper bound.
+    /// Stamp of the last lost packet, or an upper bound, ns since the epoch.
     pub(super) to_ns: i64,
 }
 
 impl PacketGap {
-    /// The sum of two gaps.
     pub(super) fn with(self, other: Self) -> Self {
         let packets = self.packets.zip(other.packets);
         Self {

@@ -1,14 +1,11 @@
 //! One file of a dump, from the header to the end, and the SHA-256 digest of its bytes.
 //!
-//! If the processor has instructions for SHA-256, the recorder computes the digest while it writes
-//! the file, unless the user switches digests off. The header of a pcapng file holds the verdict,
-//! which is known only at the end. So the digest is computed over a header with the expected
-//! verdict: `complete`, and the losses that no counter reports. The recorder reads a file with
-//! another verdict again.
+//! If the processor has instructions for SHA-256, the digest is usually computed while the file is
+//! written. The header of a pcapng file holds the verdict, which is known only at the end. So the
+//! digest covers a header with the expected verdict, and a file with another verdict is read again.
 //!
-//! Other processors take 4 to 7 s for a GB (with instructions 0.5 s), and the disk would wait.
-//! There the recorder computes digests only if the user asks for digests. It then reads the files
-//! again when they are complete and have their names.
+//! Without these instructions a GB takes 4 to 7 s (with instructions 0.5 s), and the disk would
+//! wait. There, digests are computed only on request, by reading the complete files.
 
 use std::{
     collections::BTreeMap,
@@ -40,11 +37,10 @@ pub(crate) struct Heading {
     pub(crate) headline: String,
     /// The recording that the IDs of packets belong to. `None`: packets have no IDs.
     pub(crate) recording: Option<Recording>,
-    /// The final verdict if nothing goes wrong.
+    /// The verdict if nothing goes wrong.
     pub(crate) expected: String,
 }
 
-/// When digests are computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum DigestTime {
     /// While the files are written.
@@ -56,7 +52,6 @@ pub(crate) enum DigestTime {
 }
 
 impl DigestTime {
-    /// The best time to compute digests on this processor.
     pub(crate) fn here() -> Self {
         #[cfg(target_arch = "x86_64")]
         let is_quick = std::arch::is_x86_feature_detected!("sha");
@@ -76,28 +71,26 @@ impl DigestTime {
 /// [written](Self::len) before.
 #[derive(Debug)]
 pub(super) struct CaptureStream {
-    /// The link type of the file, which identifies the file among those of the dump.
+    /// The link type of the file, which identifies the file within the dump.
     pub(super) link_type: LinkType,
     file: KeptFile,
     len: u64,
-    /// Packets that are wholly in the file: a failed dump still has these packets.
+    /// Packets that are wholly in the file, and that a failed dump keeps.
     pub(super) safe: WrittenTotals,
-    /// Ring-wide identifiers of the interfaces in the file, in the order of their blocks.
+    /// Ring-wide identifiers of the file's interfaces, in the order of their blocks.
     pub(super) interfaces: Vec<u16>,
     field: Option<VerdictField>,
 }
 
-/// Digests of the captures of a dump, up to the newest piece that was added.
 #[derive(Debug, Default)]
 pub(super) struct FileDigests {
     when: DigestTime,
-    /// The verdict that the files have if nothing goes wrong.
+    /// The verdict if nothing goes wrong.
     expected: String,
     /// Digests by link type.
     of: BTreeMap<u16, Sha256>,
 }
 
-/// A file that is complete.
 #[derive(Debug, Clone)]
 pub(super) struct FinishedFile {
     pub(super) path: PathBuf,
@@ -130,27 +123,22 @@ impl CaptureStream {
         Ok(stream)
     }
 
-    /// The current path.
     pub(super) fn path(&self) -> &Path {
         &self.file.path
     }
 
-    /// Identifies the file, whatever its name.
     pub(super) fn identity(&self) -> (u64, u64) {
         self.file.identity
     }
 
-    /// Notes the file's new path.
     pub(super) fn rename(&mut self, path: &Path) {
         path.clone_into(&mut self.file.path);
     }
 
-    /// Bytes that are written.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the file's descriptor is open.
     pub(super) fn is_open(&self) -> bool {
         self.file.is_open()
     }
@@ -160,19 +148,17 @@ impl CaptureStream {
         self.file.close();
     }
 
-    /// The file, for reading.
     pub(super) fn take(&mut self, directory: &Directory) -> io::Result<Arc<dyn DiskFile>> {
         self.file.take(directory.disk())
     }
 
-    /// Writes the next piece. Returns after the write call, without a sync.
+    /// Writes the next piece, without a sync.
     pub(super) fn write(&mut self, directory: &Directory, piece: &EncodedPiece) -> io::Result<()> {
         let bytes = piece.block.bytes();
         let file = self.file.get(directory.disk())?;
         let written = directory.with_room(bytes.len(), || file.write_all_at(bytes, self.len));
         if let Err(error) = written {
-            // Truncates the file to whole blocks. If that fails too, the result for the caller is
-            // the same.
+            // Removes the incomplete block. The caller gets the first error in any case.
             let _ = file.set_len(self.len);
             return Err(error);
         }
@@ -182,7 +168,7 @@ impl CaptureStream {
         Ok(())
     }
 
-    /// Writes the verdict into its field, and syncs the file.
+    /// Writes the verdict into its field, if any, and syncs the file.
     pub(super) fn finish(
         &mut self,
         directory: &Directory,
@@ -216,12 +202,10 @@ impl FileDigests {
         }
     }
 
-    /// Whether pieces go into the digests.
     pub(super) fn are_on(&self) -> bool {
         self.when == DigestTime::AsWritten
     }
 
-    /// Adds the next piece of a file.
     pub(super) fn update(&mut self, piece: &EncodedPiece) {
         if !self.are_on() {
             return;

@@ -1,7 +1,7 @@
-//! A bucket that a pass must read, and which dumps need which of its records.
+//! Which dumps need which records of a bucket.
 //!
 //! A new dump *catches up*: it reads the records of its window that are in the ring. After that it
-//! *follows*: it reads new records together with the other dumps that follow (`dumps.rs`).
+//! *follows*: it reads new records together with the other following dumps.
 
 use std::ops::Range;
 
@@ -9,34 +9,28 @@ use retroscope_ring::BucketInfo;
 
 use super::active::ActiveDump;
 
-/// A visit of one bucket for all dumps.
 #[derive(Debug)]
 pub(super) struct BucketVisit {
     pub(super) info: BucketInfo,
-    /// The records that the dumps that follow have not read. Each dump needs only those before the
-    /// end of its window. Records are counted from the start of the bucket.
+    /// The records that following dumps have not read, counted from the start of the bucket.
     pub(super) following: Range<u32>,
     /// The records that catching-up dumps need, in the order of the dumps' numbers.
     pub(super) wanted: Vec<WantedRecords>,
-    /// The records that dumps with a dump script need, whether they follow or catch up.
+    /// The records that dumps with a dump script need, following or catching up.
     pub(super) scripted: Vec<WantedRecords>,
-    /// The filters of the dumps that need records of the bucket need only packets between these
-    /// ring times, ns.
+    /// The range of ring times, ns, that the dumps' filters need.
     pub(super) window: (i64, i64),
     /// Buckets that are visited later in the pass have no packets before this ring time, ns.
     pub(super) until_ns: i64,
 }
 
-/// The records of a bucket that a dump needs.
 #[derive(Debug, Clone)]
 pub(super) struct WantedRecords {
-    /// The dump's number.
     pub(super) id: u64,
     pub(super) records: Range<u32>,
 }
 
 impl BucketVisit {
-    /// A visit that no dump needs yet.
     pub(super) fn new(info: BucketInfo) -> Self {
         Self {
             info,
@@ -48,12 +42,12 @@ impl BucketVisit {
         }
     }
 
-    /// Adds a dump whose filter needs packets between these ring times, ns.
+    /// Adds the range of ring times, ns, that a dump's filter needs.
     pub(super) fn extend(&mut self, (from_ns, to_ns): (i64, i64)) {
         self.window = (self.window.0.min(from_ns), self.window.1.max(to_ns));
     }
 
-    /// The records from the first needed record to the last.
+    /// The range from the first needed record to the last.
     pub(super) fn records(&self) -> Range<u32> {
         let following = Some(&self.following).filter(|records| !records.is_empty());
         let wanted = self.wanted.iter().map(|want| &want.records);
@@ -62,7 +56,6 @@ impl BucketVisit {
         all.unwrap_or_default()
     }
 
-    /// Whether a dump needs a record.
     pub(super) fn is_for(&self, dump: &ActiveDump, index: u32) -> bool {
         if dump.reading.is_none() {
             let record = self.info.first + u64::from(index);
