@@ -20,7 +20,7 @@ pub(crate) struct CaptureFilter {
 }
 
 impl CaptureFilter {
-    /// Frames in one call of [`Self::takes_many`], at most.
+    /// Maximum number of frames in one call of [`Self::takes_many`].
     pub(crate) const MANY: usize = Program::MANY;
 
     pub(crate) fn new(prepared: PreparedFilter, native: &Arc<NativeCode>) -> Self {
@@ -38,8 +38,8 @@ impl CaptureFilter {
         }
     }
 
-    /// The filter as BPF programs, by link type. The result lacks a link type if no single program
-    /// can decide about its packets.
+    /// The filter as BPF programs, by link type. Without a link type whose packets no single
+    /// program can decide about.
     pub(crate) fn programs(
         &mut self,
         link_types: &[LinkType],
@@ -53,8 +53,8 @@ impl CaptureFilter {
         programs
     }
 
-    /// The frames to record, of at most [`Self::MANY`] frames of `burst` without tags to restore:
-    /// bit `n` is for frame `n`.
+    /// The frames that match, of at most [`Self::MANY`] frames without tags to restore: bit `n` is
+    /// for frame `n`.
     pub(crate) fn takes_many(
         &mut self,
         link_type: LinkType,
@@ -67,12 +67,11 @@ impl CaptureFilter {
             let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
             *view = FilterFrame::new(data, meta.wire_len, meta.direction.into());
         }
-        // A capture filter is not a template, so its result does not depend on the interface.
+        // A capture filter's result does not depend on the interface.
         self.prepared
             .matches_many(link_type, 0, &views[..frames.len()])
     }
 
-    /// Whether the filter matches a frame.
     pub(crate) fn takes(
         &mut self,
         link_type: LinkType,

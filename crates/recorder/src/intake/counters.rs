@@ -1,8 +1,7 @@
 //! The intake ledger: the packets that each source received, and what became of these packets.
 //!
 //! `received = stored + filtered + Σ lost + in flight` (invariant 2 of ARCHITECTURE.md). `received`
-//! is the engine's own counter. `stored`, `filtered` and the ring's losses are counted where they
-//! happen. One thread writes each counter.
+//! is the engine's own counter.
 
 use std::{
     collections::BTreeMap,
@@ -34,15 +33,14 @@ pub const LOST_NO_BUCKET: &str = "no-free-bucket";
 /// The cause of packets of interfaces beyond the number that a recording can identify.
 pub const LOST_INTERFACE_LIMIT: &str = "interface-limit";
 
-/// The cause of packets whose stamps are, or may be, from the other side of a clock step. The ring
-/// time at which these packets are stored may be wrong.
+/// The cause of packets whose stamps may be from the other side of a clock step. The ring time at
+/// which these packets are stored may be wrong.
 pub(crate) const CLOCK_STEP: &str = "clock-step";
 
-/// The cause of packets that may have been lost, with only an upper bound. These packets are not
-/// included in the ledger.
+/// The cause of packets that may have been lost, with only an upper bound. The ledger does not
+/// include these packets.
 pub(crate) const PERHAPS_LOST: &str = "unknown";
 
-/// The cause of packets that the recorder or an engine dropped on purpose. Engines use this name.
 pub(crate) const SHED: &str = LossCause::Shed(0).as_str();
 
 /// Reasons for shedding, in the order of [`ShedCause`] and of the classes that engines count.
@@ -64,10 +62,9 @@ pub const INTERFACE_DOWN: &str = "interface-down";
 /// The counters of one queue of one source. The queue's inserter writes the counters; any thread
 /// may read.
 ///
-/// Loads and stores of the counts are `Relaxed`: each number is independent, and the final summary
-/// is taken after the threads were joined. `known_until_ns` orders the log of losses; see its loads
-/// and stores. The alignment keeps two inserters from writing to the same cache line, or to two
-/// lines that the processor fetches as a pair.
+/// Loads and stores of the counts are `Relaxed`, because each number is independent. The alignment
+/// keeps two inserters from writing to the same cache line, or to two lines that the processor
+/// fetches as a pair.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct QueueCounters {
@@ -77,24 +74,22 @@ pub(crate) struct QueueCounters {
     /// The engine filters, and no counter includes the packets that its filter refuses.
     is_filtered_before: AtomicBool,
     no_bucket: AtomicU64,
-    /// Shed packets by cause.
     shed: [AtomicU64; SHED_BY.len()],
-    /// Whether the inserter may shed packets.
     sheds: AtomicBool,
     interface_limit: AtomicU64,
     cut: AtomicU64,
     tagged: AtomicU64,
     engine: Mutex<EngineReading>,
-    /// Ring time up to which the queue's losses are known, ns. `i64::MIN`: no losses are known yet;
-    /// `i64::MAX`: the queue has ended.
+    /// Ring time up to which the queue's losses are known, ns. `i64::MIN`: unknown; `i64::MAX`: the
+    /// queue has ended.
     known_until_ns: AtomicI64,
     /// The queue promises no watermarks.
     promises_nothing: AtomicBool,
-    /// How far the clock of the stamps is ahead of the system's clock, ns. `i64::MIN`: the stamps
-    /// are from the system's clock, or the difference is unknown.
+    /// How far the clock of the stamps is ahead of the system's clock, ns. `i64::MIN`: the system's
+    /// clock, or unknown.
     ahead_ns: AtomicI64,
     /// Packets that may follow a clock step, until later packets decide; also packets of a believed
-    /// step that are not reported yet. Only live verdicts use the packets.
+    /// step that are not reported yet.
     undecided: Mutex<Option<Misplaced>>,
     #[cfg(test)]
     at_end: tests::AtEnd,
@@ -103,25 +98,22 @@ pub(crate) struct QueueCounters {
 /// One reading of an engine's counters for a queue.
 #[derive(Debug, Default)]
 pub(crate) struct EngineReading {
-    /// Counters of the engine; `as_of_ns` is ring time.
+    /// The time `as_of_ns` is ring time.
     pub(crate) statistics: SourceStatistics,
     pub(crate) effects: Option<OffloadEffects>,
     pub(crate) xdp_mode: Option<XdpMode>,
     pub(crate) nic_stamped: Option<u64>,
     pub(crate) buffer: Option<SourceBuffer>,
-    /// Packets that the kernel may have dropped before the engine.
     pub(crate) input_drops: InputDrops,
 }
 
-/// Counts of an inserter since it last added to the shared counters: live once per burst, from
-/// files after each part of a burst.
+/// Counts of an inserter since it last added to the shared counters.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct BurstCount {
     pub(crate) stored: u64,
     pub(crate) stored_bytes: u64,
     pub(crate) filtered: u64,
     pub(crate) no_bucket: u64,
-    /// Shed packets by cause.
     pub(crate) shed: [u64; SHED_BY.len()],
     pub(crate) interface_limit: u64,
     pub(crate) cut: u64,
@@ -137,7 +129,7 @@ impl QueueCounters {
         }
     }
 
-    /// Adds the counts. Only the queue's inserter calls this.
+    /// Adds the counts. Only the queue's inserter may call this.
     pub(crate) fn add(&self, count: BurstCount) {
         let add = |counter: &AtomicU64, n: u64| {
             // Most counts are 0: their cache lines need not be loaded.
@@ -157,7 +149,6 @@ impl QueueCounters {
         add(&self.tagged, count.tagged);
     }
 
-    /// Stores a reading of the engine's counters.
     pub(crate) fn set_engine(&self, reading: EngineReading) {
         let as_of_ns = reading.statistics.as_of_ns;
         *lock(&self.engine) = reading;
@@ -173,7 +164,7 @@ impl QueueCounters {
     }
 
     /// Number of packets that are known to be lost in the NIC, the kernel, the engine's buffers or
-    /// the ring, usually for lack of room.
+    /// the ring.
     pub(crate) fn lost_by_congestion(&self) -> u64 {
         let engine = lock(&self.engine);
         let is_congestion = |cause| {
@@ -197,12 +188,10 @@ impl QueueCounters {
         self.stored_bytes.load(Relaxed) + self.stored.load(Relaxed) * DESCRIPTOR_BYTES
     }
 
-    /// The inserter may shed packets.
     pub(crate) fn set_sheds(&self) {
         self.sheds.store(true, Relaxed);
     }
 
-    /// Sets whether the queue promises watermarks.
     pub(crate) fn set_promises(&self, promises: bool) {
         self.promises_nothing.store(!promises, Relaxed);
     }
@@ -212,8 +201,8 @@ impl QueueCounters {
         !self.promises_nothing.load(Relaxed)
     }
 
-    /// A packet has a stamp of another clock, which is `ns` ahead of the system's clock. This is
-    /// `back_ns` less than assumed before, so losses are known up to an earlier time.
+    /// The clock of a packet's stamp is `ns` ahead of the system's clock, `back_ns` less than
+    /// assumed before. So losses are known up to an earlier time.
     pub(crate) fn set_ahead(&self, ns: i64, back_ns: i64) {
         self.ahead_ns.store(ns.max(-i64::MAX), Relaxed);
         if let Some(known_ns) = self.known_until_ns() {
@@ -228,14 +217,12 @@ impl QueueCounters {
         Some(self.ahead_ns.load(Relaxed)).filter(|ns| *ns != i64::MIN)
     }
 
-    /// Sets the packets that may follow a clock step, for [`Self::undecided`].
     pub(crate) fn set_undecided(&self, run: Option<Misplaced>) {
         *lock(&self.undecided) = run;
     }
 
     /// Number of packets that may be misplaced by a clock step, if their time range touches the
-    /// window; some of them may be outside of the window. Later packets decide whether there was a
-    /// step. `None`: no such range touches the window.
+    /// window; some may be outside of the window. `None`: no such range touches the window.
     pub(crate) fn undecided(&self, from_ns: i64, to_ns: i64) -> Option<u64> {
         let run = (*lock(&self.undecided))?;
         let mut spans_ns = run.spans_ns().into_iter();
@@ -243,13 +230,12 @@ impl QueueCounters {
         touches.then_some(run.packets)
     }
 
-    /// Whether the drops of the kernel's input queues are unknown.
     pub(crate) fn are_input_drops_unknown(&self) -> bool {
         lock(&self.engine).input_drops == InputDrops::Unknown
     }
 
-    /// The queue has ended: no further loss is possible. The inserter must log the last loss of the
-    /// queue before this call.
+    /// The queue has ended: no further loss is possible. The inserter must log the queue's last
+    /// loss before this call.
     ///
     /// `SeqCst`: a reader of the end finds the losses in the log. If two queues end at the same
     /// time, at least one of the inserters sees both ends.
@@ -259,7 +245,6 @@ impl QueueCounters {
         self.at_end.act();
     }
 
-    /// Whether the queue has ended.
     pub(crate) fn is_ended(&self) -> bool {
         self.known_until_ns.load(SeqCst) == i64::MAX
     }
@@ -269,7 +254,6 @@ impl QueueCounters {
         Some(self.known_until_ns.load(Acquire)).filter(|ns| *ns != i64::MIN)
     }
 
-    /// Adds this queue to the snapshot of its source.
     fn add_to(&self, snapshot: &mut SourceSnapshot) {
         snapshot.stored += self.stored.load(Relaxed);
         snapshot.stored_bytes += self.stored_bytes.load(Relaxed);
@@ -418,7 +402,7 @@ fn as_seconds<S: Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::Error>
     serializer.serialize_f64(*ns as f64 / 1e9)
 }
 
-/// Approximate overhead of a packet in an engine's buffer, bytes.
+/// Assumed overhead of a packet in an engine's buffer, bytes.
 const BUFFER_OVERHEAD: u64 = 80;
 /// Bytes of a frame on an Ethernet wire in addition to the captured bytes: preamble, frame check
 /// sequence, gap (IEEE 802.3).
@@ -480,7 +464,6 @@ impl SourceSnapshot {
         snapshot
     }
 
-    /// The sum of the known losses.
     #[must_use]
     pub fn lost_known(&self) -> u64 {
         self.lost.values().flatten().sum()
@@ -497,38 +480,31 @@ impl SourceSnapshot {
     }
 }
 
-/// A range of ring time in which a source lost packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LossEvent {
     pub(crate) source: usize,
     pub(crate) cause: &'static str,
-    /// Ranges of ring time that the loss concerns, ns. For an engine's counter: from its last known
-    /// value to the reading that showed the loss. Misplaced packets have two ranges: where they
-    /// belong and where they are stored. For other losses both ranges are equal.
+    /// Ranges of ring time that the loss concerns, ns. Misplaced packets have two ranges: where
+    /// they belong and where they are stored. For other losses both ranges are equal.
     pub(crate) spans_ns: [(i64, i64); 2],
     pub(crate) packets: u64,
     /// Some packets may be outside of the requested window.
     pub(crate) is_part: bool,
-    /// From files, usually: the number of records that were stored when the loss was found. The
-    /// loss does not concern a window with fewer records before its end. Live, and after
-    /// [`LossLog::forget_records`]: 0.
+    /// The loss does not concern a window with fewer records before its end. 0: the loss concerns
+    /// all windows.
     pub(crate) record: u64,
 }
 
-/// Losses of packets, for the verdicts of dumps. Shed packets, jumps of stamps and packets that the
-/// rules did not see have logs of the same type. A full log merges its oldest events.
+/// Events that verdicts report, such as losses of packets. A full log merges its oldest events.
 #[derive(Debug, Default)]
 pub(crate) struct LossLog {
     events: Mutex<Vec<LossEvent>>,
 }
 
-/// Live, a log with this many events merges its oldest events. From files, usually only
-/// [`LossLog::forget_records`] does this. Windows of that time are then judged by merged events,
-/// which have longer time ranges.
+/// A log with this many events may merge its oldest events. Merged events have longer time ranges.
 const LOSS_EVENTS: usize = 16_384;
 
 impl LossEvent {
-    /// Merges two events of the same source and cause. The later event may have earlier times.
     pub(super) fn with(self, other: Self) -> Self {
         let ([a, b], [c, d]) = (self.spans_ns, other.spans_ns);
         Self {
@@ -563,8 +539,7 @@ pub(crate) fn hull(a: (i64, i64), b: (i64, i64)) -> (i64, i64) {
 
 impl LossLog {
     /// A source lost packets within closed intervals of ring time. If the two intervals differ, a
-    /// window that touches both counts the packets once. `record`: from files, usually the number
-    /// of records stored until now; live, 0.
+    /// window that touches both counts the packets once. `record`: as [`LossEvent::record`].
     pub(crate) fn push(
         &self,
         record: u64,
@@ -584,8 +559,8 @@ impl LossLog {
         let mut events = lock(&self.events);
         let is_same = |e: &&mut LossEvent| (e.source, e.cause, e.record) == (source, cause, record);
         let is_short = |(from_ns, to_ns): (i64, i64)| to_ns.saturating_sub(from_ns) < MERGE_NS;
-        // Events of the same record may be merged at any time. From files, no window ends between
-        // these events, so the verdict does not depend on when it is made.
+        // From files, no window ends between events of the same record, so the verdict does not
+        // depend on when it is made.
         if let Some(last) = events.iter_mut().rev().take(LATEST).find(is_same) {
             let mut pairs = last.spans_ns.into_iter().zip(spans_ns);
             if pairs.all(|(a, b)| touch(a, b) && is_short(hull(a, b))) {
@@ -593,8 +568,8 @@ impl LossLog {
                 return;
             }
         }
-        // An event with a record number leaves merging to `forget_records`, while no verdict is
-        // due. Otherwise a verdict would depend on the timing of its thread.
+        // Events with a record number are merged by `forget_records`, while no verdict is due.
+        // Otherwise a verdict would depend on the timing of its thread.
         if events.len() >= LOSS_EVENTS && record == 0 {
             merge_oldest(&mut events);
         }
@@ -617,8 +592,7 @@ impl LossLog {
         }
     }
 
-    /// Each event with its first time range. The second range, which concerns the same packets, is
-    /// left out.
+    /// Each event with the first of its time ranges.
     pub(crate) fn each(&self) -> Vec<(&'static str, (i64, i64), u64)> {
         let events = lock(&self.events);
         let each = events.iter();
@@ -627,8 +601,7 @@ impl LossLog {
     }
 
     /// The losses that touch the closed intervals and were found when at most `record` records were
-    /// stored. One entry for each source and cause. A loss that touches several intervals counts
-    /// once.
+    /// stored: one entry for each source and cause.
     pub(crate) fn within_until(&self, record: u64, windows_ns: &[(i64, i64)]) -> Vec<LossEvent> {
         let mut found: Vec<LossEvent> = Vec::new();
         let events = lock(&self.events);
@@ -644,16 +617,16 @@ impl LossLog {
     }
 }
 
-/// [`LossLog::push`] merges a new event into an earlier one only if the merged time range is
-/// shorter than this, ns. Most windows are seconds long, so 100 ms is fine enough.
+/// [`LossLog::push`] merges events only into a time range shorter than this, ns. Most windows are
+/// seconds long, so 100 ms is fine enough.
 const MERGE_NS: i64 = 100_000_000;
 
 /// [`LossLog::push`] merges a new event only into one of this many latest events.
 const LATEST: usize = 8;
 
-/// Merges all but the latest [`LOSS_EVENTS`] / 2 events pairwise by source and cause. Ends when at
-/// most [`LOSS_EVENTS`] / 4 of these older events are left or no two can be merged. Time ranges
-/// become longer, but no loss is forgotten. A source and cause with few events keeps these events.
+/// Merges events other than the latest [`LOSS_EVENTS`] / 2 pairwise by source and cause. Time
+/// ranges become longer, but no loss is forgotten. A source and cause with few events keeps these
+/// events.
 fn merge_oldest(events: &mut Vec<LossEvent>) {
     let recent = events.split_off(events.len().saturating_sub(LOSS_EVENTS / 2));
     let mut before = usize::MAX;
@@ -691,7 +664,6 @@ pub(crate) struct LossWatch {
 }
 
 impl LossWatch {
-    /// Watches from `start_ns` on.
     pub(crate) fn new(source: usize, start_ns: i64) -> Self {
         Self {
             source,
@@ -709,10 +681,9 @@ impl LossWatch {
         }
     }
 
-    /// Compares each counter with its last known value, and logs a loss for each counter that grew.
-    /// The reading was taken between the ring times `before_ns` and `now_ns`. The range of the loss
-    /// begins at the time to which the last known value was complete, and ends at `now_ns`. So a
-    /// loss may be later than the time to which this reading is complete.
+    /// Logs a loss for each counter that grew since its last known value. The reading was taken
+    /// between the ring times `before_ns` and `now_ns`. A loss may be later than the time to which
+    /// this reading is complete, so its range ends at `now_ns`.
     pub(crate) fn observe(
         &mut self,
         reading: &EngineReading,

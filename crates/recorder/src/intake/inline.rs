@@ -1,25 +1,17 @@
 //! A shard in the inserter's thread: R-Scope's long queue emulation (2018, section 2.1).
 //!
-//! The inserter first stores all packets that its source has, and usually analyzes only while the
-//! source is dry. If the shard has analyzed all earlier packets, it analyzes a plain burst in hand.
-//! The frames are then usually in a cache. Reading frames of 1514 bytes back from the ring takes
-//! longer than trying a filter. So the shard also analyzes a burst in hand if only few packets
-//! wait, as AF_PACKET leaves while it rests, until about 50 µs after the first group of at most 64
-//! packets. Otherwise the shard reads the ring, which is the long queue. The unanalyzed packets of
-//! the ring are the *backlog*. While there is a backlog, the inserter neither sleeps nor waits in
-//! poll(2). During the analysis for a dry source, it checks for more packets about every 50 µs,
-//! but not before the current group of packets is analyzed.
+//! The inserter prefers storing packets to analyzing them. If the shard has analyzed all earlier
+//! packets, it may analyze a plain burst in hand, whose frames are usually in a cache. Reading
+//! frames of 1514 bytes back from the ring takes longer than trying a filter. Otherwise the shard
+//! reads the ring, which is the long queue. The unanalyzed packets of the ring are the *backlog*.
 //!
-//! The ring may overwrite packets of the backlog, as for any reader; these packets are counted as
-//! missed. The source loses packets if storing alone is too slow, or if one group of packets takes
-//! too long to analyze. A source that is never dry might get no analysis at all. So after
-//! [`NEVER_DRY_NS`] the inserter analyzes for about [`TURN_NS`] each time when it has stored half
-//! of its share of the ring.
+//! The ring may overwrite packets of the backlog, which count as missed. A source that is never dry
+//! might get no analysis at all. So after [`NEVER_DRY_NS`] the inserter analyzes for about
+//! [`TURN_NS`] each time when it has stored half of its share of the ring.
 //!
 //! By default, if the inserter is overloaded ([placement](super::placement)) and a CPU is free, the
-//! reader and its shard go to the analyzer's thread, which reads on from the same record. The
-//! inserter takes the reader and the shard back when it is no longer overloaded and the analyzer
-//! has read everything.
+//! analyzer's thread takes over the reader and its shard. The inserter takes both back when it is
+//! no longer overloaded and the analyzer has read everything.
 
 use std::{
     ops::Deref,
@@ -41,20 +33,18 @@ use crate::{
 /// Bytes of a record in the ring in addition to the packet, unless the record needs an extension.
 pub(crate) const DESCRIPTOR_BYTES: u64 = 16;
 /// After an inserter has stored one part in 8 of its share of the ring since it last woke the
-/// analyzer, its next publication wakes the analyzer in any case.
+/// analyzer, its next publication wakes the analyzer.
 const RING_SHARE: u64 = 8;
 /// If a source was not dry for this time, ns, packets may be analyzed although more packets wait.
 const NEVER_DRY_NS: i64 = 100_000_000;
-/// In each step the inserter analyzes the backlog for about this time at most, ns. A step also
-/// publishes records and moves the watermark.
+/// In each step the inserter analyzes the backlog for about this time at most, ns.
 const TURN_NS: i64 = 1_000_000;
 
 /// The readers of shards that inserters may run, by producer. Until [`Self::end`], an empty place
-/// means that the inserter has the reader. Otherwise the analyzer runs the reader.
+/// means that the inserter has the reader.
 #[derive(Debug)]
 pub(crate) struct SharedReaders {
     places: Vec<Mutex<Option<Box<ShardReader>>>>,
-    /// How far the readers have read the ring.
     positions: Positions,
 }
 
@@ -69,9 +59,8 @@ impl SharedReaders {
         }))
     }
 
-    /// The analyzer runs the readers that inserters do not have, as [`ShardReader::step_while`],
-    /// for about `most_ns` in all at most. Each reader gets an equal share of this time. Returns
-    /// whether there were packets.
+    /// The analyzer runs the readers that inserters do not have, for about `most_ns` in all at
+    /// most. Each reader gets an equal share of this time. Returns whether there were packets.
     pub(crate) fn step_for(&self, pulse: &ThreadPulse, most_ns: i64) -> bool {
         let share_ns = most_ns / i64::try_from(self.places.len()).unwrap_or(i64::MAX);
         let mut were_packets = false;
@@ -109,8 +98,8 @@ impl SharedReaders {
 struct SourcePoll(Option<i64>);
 
 impl SourcePoll {
-    /// Whether [`STRIDE_NS`] have passed since the source was last asked. If the source was not
-    /// asked yet, the first call counts as asking.
+    /// Whether [`STRIDE_NS`] have passed since the source was last asked. The first call counts as
+    /// asking.
     fn is_due(&mut self, now_ns: i64) -> bool {
         let asked_ns = *self.0.get_or_insert(now_ns);
         let is_due = now_ns.saturating_sub(asked_ns) >= STRIDE_NS;
@@ -121,7 +110,6 @@ impl SourcePoll {
     }
 }
 
-/// The parts that an inserter needs to run a shard.
 #[derive(Debug, Clone)]
 pub(crate) struct InlineParts {
     pub(crate) slots: Arc<ShardSlots>,
@@ -144,7 +132,6 @@ pub(crate) struct InHand<'a> {
 
 #[cfg(test)]
 impl<'a> InHand<'a> {
-    /// A burst of a source that has no more packets.
     pub(crate) fn alone(burst: Burst<'a>) -> Self {
         Self {
             burst,
@@ -162,19 +149,17 @@ impl<'a> Deref for InHand<'a> {
     }
 }
 
-/// Runs the shard of a producer in the inserter's thread.
 #[derive(Debug)]
 pub(crate) struct Inline {
     parts: InlineParts,
     producer: usize,
     /// The reader with its shard, while this thread analyzes.
     reader: Option<Box<ShardReader>>,
-    /// Decides whether this thread should analyze.
     placement: ShardPlacement,
     /// Whether there is new work for the analyzer since it was last woken.
     is_due: bool,
-    /// Bytes stored since the analyzer was last woken. At `unread_max` bytes the
-    /// inserter wakes the analyzer in any case.
+    /// Bytes stored since the analyzer was last woken. At `unread_max` bytes the inserter wakes the
+    /// analyzer.
     unread: u64,
     unread_max: u64,
     /// The producer's last watermark, ns; `i64::MIN` before the first watermark.
@@ -183,15 +168,15 @@ pub(crate) struct Inline {
     analyzed_ns: i64,
     /// When the source was last dry, ns of the monotonic clock.
     dry_ns: i64,
-    /// Bytes stored since the source was last dry, or since the last analysis that does not wait
-    /// for a dry source.
+    /// Bytes stored since the source was last dry, or since the last analysis of a source that is
+    /// not dry.
     unturned: u64,
     /// The pulse of the inserter's thread.
     pulse: ThreadPulse,
 }
 
 impl Inline {
-    /// For the inserter of a producer; `pulse` counts the turns of its thread.
+    /// `pulse` counts the turns of the inserter's thread.
     pub(crate) fn new(parts: InlineParts, producer: usize, pulse: ThreadPulse) -> Self {
         Self {
             unread_max: parts.placing.part_of_ring(RING_SHARE),
@@ -246,10 +231,9 @@ impl Inline {
         }
     }
 
-    /// Plain frames of one interface were stored as records from `first` on. If the shard is here,
-    /// the source is not behind and there is no backlog, analyzes frames. [`STRIDE_NS`] after the
-    /// first group of frames, the analysis ends if the source may have more packets. The frames'
-    /// ring time is stamp less `offset_ns`. `bytes`: approximate captured bytes of all.
+    /// Plain frames of one interface were stored as records from `first` on. Analyzes frames if the
+    /// shard is here, the source is not behind and there is no backlog. The frames' ring time is
+    /// stamp less `offset_ns`. `bytes`: approximate captured bytes of all.
     pub(crate) fn after_storing(
         &mut self,
         first: u64,
@@ -278,7 +262,7 @@ impl Inline {
         reader.analyze_in_hand(self.producer, packets, &self.pulse, go_on);
     }
 
-    /// Counts stored records, which have these captured bytes in all.
+    /// `bytes`: captured bytes of all these records.
     pub(crate) fn count_stored(&mut self, records: u64, bytes: u64) {
         let stored_bytes = bytes + records * DESCRIPTOR_BYTES;
         self.placement.stored(stored_bytes);
@@ -299,14 +283,14 @@ impl Inline {
         }
     }
 
-    /// Whether the inserter must not wait for its source: there is a backlog, or the analyzer does
-    /// not have all hits.
+    /// Whether the inserter must not wait for its source: there is a backlog, or the analyzer lacks
+    /// hits.
     pub(crate) fn is_busy(&self, stored: u64) -> bool {
         self.has_backlog(stored) || (self.reader.as_ref()).is_some_and(|it| it.has_hits())
     }
 
-    /// The producer, with `stored` records, is about to promise this watermark, if any. Gives the
-    /// hits to the analyzer, and says up to which time all packets are analyzed.
+    /// The producer is about to promise this watermark, if any. Gives the hits to the analyzer, and
+    /// says up to which time all packets are analyzed.
     pub(crate) fn before_watermark(&mut self, stored: u64, watermark_ns: Option<i64>) {
         self.watermark_ns = watermark_ns.unwrap_or(self.watermark_ns);
         let Some(reader) = &mut self.reader else {
@@ -327,9 +311,8 @@ impl Inline {
         self.placement.observe_wait(now_ns, queueing_delay_ns);
     }
 
-    /// All `stored` records were published, and the source `is_dry` or not, at `now_ns` of the
-    /// monotonic clock. Wakes the analyzer if it has something to do. Returns whether there were
-    /// hits, ended flows or records for the analyzer.
+    /// All `stored` records were published. Wakes the analyzer if it has something to do. Returns
+    /// whether there were hits, ended flows or records for the analyzer.
     pub(crate) fn after_publish(&mut self, stored: u64, is_dry: bool, now_ns: i64) -> bool {
         if is_dry {
             (self.dry_ns, self.unturned) = (now_ns, 0);
@@ -346,10 +329,10 @@ impl Inline {
         std::mem::take(&mut self.is_due)
     }
 
-    /// Analyzes the backlog of the `stored` records, which are published, for about [`TURN_NS`] at
-    /// most. For a dry source the analysis ends earlier when the source may have packets again
-    /// (`has_more`). For another source this does nothing, unless the source has not been dry for
-    /// [`NEVER_DRY_NS`] and half of the inserter's share of the ring was stored.
+    /// Analyzes the backlog for about [`TURN_NS`] at most. For a dry source the analysis ends early
+    /// when the source may have packets again (`has_more`). For another source this does nothing,
+    /// unless the source has not been dry for [`NEVER_DRY_NS`] and half of the inserter's share of
+    /// the ring was stored.
     pub(crate) fn work_off(
         &mut self,
         stored: u64,
@@ -379,8 +362,7 @@ impl Inline {
         }
     }
 
-    /// The longest time for which packets of this inserter were analyzed without a look at the
-    /// clock, since the last call, ns.
+    /// The longest analysis of packets without a reading of the clock since the last call, ns.
     pub(crate) fn take_longest_ns(&self) -> i64 {
         self.parts
             .slots
@@ -394,7 +376,6 @@ impl Inline {
         self.placement.observe_overlong(now_ns)
     }
 
-    /// Takes the messages of the shard.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         let reader = self.reader.as_mut();
         reader.map(|it| it.take_notices()).unwrap_or_default()

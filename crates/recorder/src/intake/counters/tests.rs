@@ -141,8 +141,6 @@ fn a_loss_may_be_younger_than_what_is_known() {
     assert_eq!(found[0].spans_ns[0], (180, 300));
 }
 
-/// Packets that were lost while a counter could not be read may have been lost at any time in
-/// between.
 #[test]
 fn a_counter_that_comes_back_tells_of_the_time_between() {
     let log = LossLog::default();
@@ -169,8 +167,6 @@ fn a_counter_that_comes_back_tells_of_the_time_between() {
     assert_eq!(spans(450), [(100, 600, 7)]);
 }
 
-/// Packets that belong to one range and are stored in another are reported for both, and once for a
-/// window that touches both, even after events were merged.
 #[test]
 fn what_concerns_two_stretches_is_counted_once() {
     let log = LossLog::default();
@@ -188,7 +184,6 @@ fn what_concerns_two_stretches_is_counted_once() {
     assert_eq!(count(71, 99), []);
     assert_eq!(count(105, 200), [(100, 120, 8)]);
     assert_eq!(count(65, 105), [(50, 120, 8)]);
-    // Ranges that are far apart are not merged.
     log.push(0, 0, CLOCK_STEP, [(100, 120), (1000, 1001)], 2);
     assert_eq!(count(60, 100), [(50, 120, 10)]);
     assert_eq!(count(130, 999), []);
@@ -214,9 +209,6 @@ fn what_is_found_behind_the_end_of_a_window_is_not_told() {
     assert_eq!((count(n), count(n + 1)), (n, n + 1));
 }
 
-/// `is_full` is true from 2 × `LOSS_EVENTS` events on. After one call of `forget_records`, which
-/// takes less than 5 s, it is false even for a log that had 128 × `LOSS_EVENTS` events. The call
-/// loses no packet.
 #[test]
 fn a_log_of_files_settles_in_one_pass() {
     let log = LossLog::default();
@@ -251,7 +243,6 @@ fn a_full_log_forgets_no_packet() {
     assert!(log.events.lock().unwrap().len() <= LOSS_EVENTS);
 }
 
-/// Many losses of one kind do not blur the times of other losses.
 #[test]
 fn a_flood_of_one_cause_leaves_the_others_their_places() {
     let log = LossLog::default();
@@ -276,7 +267,7 @@ fn a_flood_of_one_cause_leaves_the_others_their_places() {
 }
 
 /// A verdict pauses while it reads the first of two sources. Meanwhile the inserter of the second
-/// source logs a loss and then declares its losses known. The verdict must report the loss.
+/// source logs a loss and then declares its losses known.
 #[test]
 fn a_loss_that_comes_while_a_verdict_asks_is_told() {
     let sources = ["eth1", "eth2"].map(|name| (name.to_owned(), 1));
@@ -307,8 +298,7 @@ fn a_loss_that_comes_while_a_verdict_asks_is_told() {
     assert_eq!(missing[0].cause, "kernel");
 }
 
-/// Packets were shed in a range. A window with the whole range reports all of them; a window with a
-/// part of the range reports an upper bound.
+/// Part of the range in which packets were shed gives only an upper bound.
 #[test]
 fn what_was_shed_at_the_edge_of_a_window_is_a_bound() {
     let intake = Intake::new(
@@ -333,7 +323,7 @@ fn what_was_shed_at_the_edge_of_a_window_is_a_bound() {
 }
 
 /// The times agree with R-Scope's table 1 within 6 ms, for its 136,314,880 bytes in buffers of 64
-/// KiB. Fewer bytes of small frames fit, because of the overhead of each frame.
+/// KiB.
 #[test]
 fn what_a_source_holds_is_how_long_a_packet_may_take() {
     let of = |stored, stored_bytes| SourceSnapshot {
@@ -359,7 +349,6 @@ fn what_a_source_holds_is_how_long_a_packet_may_take() {
     );
 }
 
-/// An action that a test runs when a queue ends.
 #[derive(Default)]
 pub(super) struct AtEnd(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 

@@ -68,7 +68,6 @@ pub(crate) fn inline(
     (parts, reader)
 }
 
-/// An inserter that stores bursts of 100 packets, and an analyzer.
 struct Rig {
     clock: Arc<FakeClock>,
     inline: Inline,
@@ -76,9 +75,7 @@ struct Rig {
     reader: Reader,
     readers: Arc<SharedReaders>,
     slots: Arc<ShardSlots>,
-    /// Whether the source has more packets after the burst in hand.
     is_followed: bool,
-    /// Whether the source has more packets than an engine leaves while it rests.
     is_behind: bool,
 }
 
@@ -119,7 +116,6 @@ impl Rig {
         }
     }
 
-    /// 100 packets to these ports arrive and are stored.
     fn burst(&mut self, port: impl Fn(usize) -> u16) {
         let mut memory = Vec::new();
         let mut frames = Vec::new();
@@ -155,7 +151,7 @@ impl Rig {
         self.inline.after_storing(first, (0, 0), &burst, frames);
     }
 
-    /// All stored records are published at `now_ns`, which is also the new watermark.
+    /// `now_ns` is also the new watermark.
     fn publish(&mut self, is_dry: bool, now_ns: i64) -> bool {
         let stored = self.producer.stored();
         self.inline.before_watermark(stored, Some(now_ns));
@@ -163,7 +159,6 @@ impl Rig {
         self.inline.after_publish(stored, is_dry, now_ns)
     }
 
-    /// From now on the shard stays in the inserter's thread, as with `analyzers = "inline"`.
     fn stay_inline(&mut self) {
         let room = AnalysisResources {
             cpus: 1,
@@ -175,26 +170,22 @@ impl Rig {
         self.inline.placement = ShardPlacement::new(placing);
     }
 
-    /// The inserter analyzes the backlog.
     fn work_off(&mut self, is_dry: bool, has_more: impl Fn() -> Option<bool>) {
         let stored = self.producer.stored();
         let now_ns = self.clock.mono_ns.load(Relaxed);
         self.inline.work_off(stored, (is_dry, now_ns), has_more);
     }
 
-    /// The source has just woken after it ran dry.
     fn wakes(&mut self, now_ns: i64) {
         self.publish(true, now_ns);
         self.inline.after_wait(now_ns, 0);
     }
 
-    /// The records of the hits that were queued since the last call.
     fn found(&self) -> Vec<u64> {
         let (hits, _) = self.slots.of(0).take_hits().drain();
         hits.iter().map(|(order, _)| order.record).collect()
     }
 
-    /// Whether the analyzer was woken since the last call.
     fn is_called(&mut self) -> bool {
         self.reader.doze(Duration::ZERO)
     }
@@ -228,8 +219,6 @@ fn hits_are_found_in_the_burst_with_the_numbers_of_their_records() {
     );
 }
 
-/// While the source has more packets, the inserter only stores packets. Then it analyzes the
-/// packets of the ring, until the source has packets again.
 #[test]
 fn a_source_that_has_more_packets_is_emptied_first() {
     let mut rig = Rig::new();
@@ -265,8 +254,6 @@ fn a_source_that_has_more_packets_is_emptied_first() {
     assert_eq!(rig.slots.of(0).promised_ns(), i64::MAX);
 }
 
-/// After a rest of the engine, bursts are analyzed in hand although more packets wait, unless this
-/// takes long.
 #[test]
 fn bursts_that_a_rest_left_are_analyzed_in_hand() {
     let mut rig = Rig::new();
@@ -280,8 +267,6 @@ fn bursts_that_a_rest_left_are_analyzed_in_hand() {
     assert!(rig.has_backlog(), "a slow burst ends for the next burst");
 }
 
-/// Each hit is found once and in order, in the burst, from the ring, or by the analyzer. One record
-/// in 25 is a hit.
 #[test]
 fn each_record_is_looked_at_once() {
     let (mut from_ring, mut by_analyzer) = (0, 0);
@@ -372,8 +357,7 @@ fn a_backlog_that_lasts_goes_to_the_analyzer() {
     assert!(!rig.is_inline());
 }
 
-/// The engine cannot tell whether packets wait. If the inserter analyzes all of its backlog in each
-/// step, it has no lasting backlog, and keeps the shard.
+/// The inserter analyzes all of its backlog in each step, so the backlog is no lasting one.
 #[test]
 fn an_engine_that_cannot_tell_is_no_overload() {
     let mut rig = Rig::new();
@@ -408,8 +392,6 @@ fn much_that_is_stored_without_running_dry_is_left_to_the_analyzer() {
     assert!(!rig.is_inline());
 }
 
-/// A source was not dry for 100 ms. Then the inserter analyzes some packets each time when it has
-/// stored half of its share of the ring.
 #[test]
 fn a_source_that_is_never_dry_is_analyzed_a_little() {
     let mut rig = Rig::new();
@@ -434,8 +416,7 @@ fn a_source_that_is_never_dry_is_analyzed_a_little() {
     assert_eq!(analyzed, [1, 2, 3, 4].map(|half| half * bursts));
 }
 
-/// The inserter and its shard hold no bucket: the ring can overwrite all of the backlog, which
-/// counts as missed.
+/// The inserter and its shard hold no bucket.
 #[test]
 fn the_ring_overwrites_the_backlog_and_counts_it() {
     let mut rig = Rig::new();
@@ -443,7 +424,6 @@ fn the_ring_overwrites_the_backlog_and_counts_it() {
     rig.stay_inline();
     rig.wakes(0);
     for round in 0..3 {
-        // A little more than the ring holds.
         for _ in 0..24_000_000 / (100 * 60) {
             rig.burst(|_| 8);
         }

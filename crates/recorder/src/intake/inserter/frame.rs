@@ -25,7 +25,6 @@ pub(crate) struct WireFrame<'a> {
 
 /// Bytes before a VLAN tag: two MAC addresses.
 const MACS: usize = 12;
-/// Bytes of a tag.
 pub(super) const TAG_BYTES: u32 = 4;
 
 impl<'a> WireFrame<'a> {

@@ -1,10 +1,8 @@
 //! Writes frames into the ring, and counts stored, filtered and lost frames.
 //!
-//! Bursts are usually *plain*: one interface, no tag to restore, nothing to truncate. That is
-//! decided for all frames of a burst, or of a part of a burst, together. Plain frames go to the
-//! ring in one loop. With a capture filter or shedding, each run of frames to keep has one loop. If
-//! frames have tags to restore, copies with tags are made, and the copies are plain. The frames of
-//! other bursts are processed individually.
+//! Bursts are usually *plain*: one interface, no tag to restore, nothing to truncate. Plain frames
+//! go to the ring in one loop. If frames have tags to restore, copies with tags are made, and the
+//! copies are plain. The frames of other bursts are processed individually.
 
 use std::cell::Cell;
 
@@ -28,7 +26,6 @@ use crate::{
     },
 };
 
-/// Stores frames, and counts the results since the last flush.
 #[derive(Debug, Default)]
 pub(super) struct FrameWriter {
     pub(super) count: BurstCount,
@@ -40,9 +37,7 @@ pub(super) struct FrameWriter {
     pub(super) unnumbered_ns: Option<i64>,
     /// Stamp less ring time of the frames that are being stored, ns.
     pub(super) offset_ns: i64,
-    /// Runs a shard in this thread. `None`: the inserter runs no shard.
     pub(super) inline: Option<Inline>,
-    /// Decides which frames are shed; `None`: no shedding.
     pub(super) shedding: Option<Box<Shedding>>,
     /// First and last ring time of live packets that were shed, by cause.
     pub(super) shed_ns: [Option<(i64, i64)>; SHED_BY.len()],
@@ -53,7 +48,7 @@ pub(super) struct FrameWriter {
 }
 
 /// The interface of all `frames`, if the frames are plain apart from tags to restore, and whether
-/// some frames have tags to restore. `snaplen` 0 truncates nothing.
+/// some have tags to restore. `snaplen` 0 truncates nothing.
 pub(super) fn together(
     frames: &[FrameMeta],
     interfaces: &[KnownInterface],
@@ -78,8 +73,8 @@ pub(super) fn together(
 }
 
 impl FrameWriter {
-    /// Stores the frames of `burst` that are to be kept; the frames are plain apart from tags to
-    /// restore. Returns as [`Self::store_filtered`].
+    /// Stores the frames that are to be kept; they are plain apart from tags to restore. Returns as
+    /// [`Self::store_filtered`].
     pub(super) fn store_tagged(
         &mut self,
         burst: &InHand<'_>,
@@ -128,7 +123,6 @@ impl FrameWriter {
         granted.len()
     }
 
-    /// Stores plain frames of `burst`.
     fn store_plain(
         &mut self,
         burst: &InHand<'_>,
@@ -162,8 +156,8 @@ impl FrameWriter {
         }
     }
 
-    /// As [`Self::store_plain`]. `shard_of` counts a frame and computes its shard from its bytes;
-    /// `refused` takes back the count of the last frame, which was not stored.
+    /// `shard_of` counts a frame and computes its shard from its bytes; `refused` takes back the
+    /// count of the last frame, which was not stored.
     fn store_sharded(
         &mut self,
         burst: &InHand<'_>,
@@ -184,7 +178,7 @@ impl FrameWriter {
         }
         let mut rest = frames;
         while !rest.is_empty() {
-            // `record` counts bytes and tags while the frames are in the first-level cache.
+            // Counts bytes and tags while the frames are in the first-level cache.
             let (mut bytes, mut tagged) = (0, 0);
             let record = |meta: &FrameMeta| {
                 let data = data(meta);
@@ -210,7 +204,7 @@ impl FrameWriter {
             if result.is_err()
                 && let Some((frame, behind)) = rest.split_first()
             {
-                // `record` counted the refused frame, but the ring did not store it.
+                // The closure `record` counted the refused frame.
                 bytes -= u64::from(frame.captured_len);
                 tagged -= u64::from(is_tagged(data(frame)));
                 refused();
@@ -263,8 +257,8 @@ impl FrameWriter {
         dealt_with
     }
 
-    /// Stores the plain frames of `burst` that match the capture filter and are not shed. Returns
-    /// as [`Self::store_filtered`].
+    /// Stores the plain frames that match the capture filter and are not shed. Returns as
+    /// [`Self::store_filtered`].
     fn store_kept(
         &mut self,
         burst: &InHand<'_>,
@@ -333,7 +327,7 @@ impl FrameWriter {
         next
     }
 
-    /// Counts a shed frame of this ring time, and logs or remembers the time.
+    /// `time_ns`: ring time of the shed frame.
     fn shed(&mut self, cause: ShedCause, time_ns: i64, producer: &Producer, parts: &InserterParts) {
         let number = cause as usize;
         self.count.shed[number] += 1;
@@ -349,8 +343,8 @@ impl FrameWriter {
         }
     }
 
-    /// Stores any frame, or counts why not. Returns `false` if the frame is to be kept but `-c` is
-    /// reached: the frame is neither stored nor counted, and the caller must stop.
+    /// Returns `false` if the frame is to be kept but `-c` is reached: the frame is neither stored
+    /// nor counted.
     pub(super) fn store(
         &mut self,
         frame: &LentFrame<'_>,
@@ -411,7 +405,7 @@ impl FrameWriter {
         true
     }
 
-    /// Counts a frame with this stamp, which found no bucket, and remembers its ring time.
+    /// Counts a frame with this stamp, which found no bucket.
     fn refuse(&mut self, stamp_ns: i64) {
         let time_ns = stamp_ns.wrapping_sub(self.offset_ns);
         self.count.no_bucket += 1;
@@ -485,7 +479,7 @@ mod tests {
         frames
     }
 
-    /// These frames, with a removed tag in `vlan` for each frame that has a tag. The bytes stay as
+    /// The frames, with a removed tag in `vlan` for each frame that has a tag. The bytes stay as
     /// they are.
     fn without_tags(memory: &[u8], frames: &[FrameMeta]) -> Vec<FrameMeta> {
         let mut frames = frames.to_vec();
@@ -500,7 +494,6 @@ mod tests {
         frames
     }
 
-    /// The contents of a ring, as text.
     fn contents(ring: &Ring, producer: &mut Producer) -> Vec<String> {
         producer.publish();
         let mut reader = ring.group(GroupKind::Lapped).unwrap();
@@ -559,8 +552,7 @@ mod tests {
         let standing = burst(&mut memory, 3000);
         let taken_out = without_tags(&memory, &standing);
         let filter = Some("less 85 and not vlan or ether[0] < 10");
-        // Frames with removed tags do not all fit into one copy. `-c` cuts the burst short at its
-        // number of packets.
+        // Frames with removed tags do not all fit into one copy.
         assert!(memory.len() > 2 * PutBack::BYTES);
         let frames = [
             (&standing, filter),

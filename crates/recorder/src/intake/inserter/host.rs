@@ -1,24 +1,21 @@
 //! Converts stamps of the system's clock to ring time.
 //!
-//! A clock step is noticed by reading the clocks after a burst
-//! ([`RingClock::now`](crate::control::ring_time::RingClock::now)). The stamps show which frames of
-//! the burst were stamped before the step. With the right offset, stamps are a little earlier than
-//! now. With the other offset, they are off by the size of the step.
+//! The stamps show which frames of a burst were stamped before a clock step. With the right offset,
+//! stamps are a little earlier than now. With the other offset, they are off by the size of the
+//! step.
 
 use retroscope_capture::FrameMeta;
 
 use crate::control::ring_time::Moment;
 
-/// For this time after a step, ns, frames may still arrive that were stamped before the step. The
-/// CPU that stamped such a frame may have been delayed.
+/// For this time after a step, ns, frames may still arrive that were stamped before the step.
 const STEP_SETTLE_NS: i64 = 2_000_000_000;
 /// Largest plausible age of an engine's statement about the present, ns.
 const FRESH_NS: i64 = 1_000_000_000;
 /// A stamp or a statement may be later than `now` by at most this time, ns: two readings of a clock
 /// are at different moments.
 const AHEAD_NS: i64 = 1_000_000;
-/// Largest age of a frame of a source that never runs dry, ns: an engine's buffer is assumed to
-/// hold the packets of a busy link for a shorter time.
+/// Largest assumed age of a frame of a source that never runs dry, ns.
 const FRAME_AGE_NS_MAX: i64 = 10_000_000_000;
 /// If the ring did not follow a step, the step is tried again after this time, ns.
 const STEP_RETRY_NS: i64 = 100_000_000;
@@ -33,8 +30,7 @@ pub(super) struct HostStamps {
     before: Option<(i64, i64)>,
     /// If the ring did not follow the last step: when to try again, ns of the monotonic clock.
     retry_mono_ns: Option<i64>,
-    /// When the source was last dry, ns of the monotonic clock. All frames that are fetched now
-    /// arrived after that.
+    /// When the source was last dry, ns of the monotonic clock.
     pub(super) dry_mono_ns: i64,
 }
 
@@ -58,8 +54,7 @@ impl HostStamps {
         }
     }
 
-    /// Decides about the first of `frames`, which were fetched before `now`. `frames` must not be
-    /// empty.
+    /// Decides about the first of `frames`, which were fetched before `now`.
     pub(super) fn part(&mut self, frames: &[FrameMeta], now: Moment) -> StampAction {
         let is_behind = self.applied_ns != now.offset_ns;
         let other_ns = match self.before {
@@ -121,10 +116,9 @@ impl HostStamps {
         }
     }
 
-    /// The ring time of an engine's statement about the present or just before: a watermark, the
-    /// age of counters, or a stamp. Around a step, several offsets are possible. If exactly one
-    /// ring time of these offsets is fresh ([`FRESH_NS`]), it counts; otherwise the earliest ring
-    /// time. The result is never later than `now`.
+    /// The ring time of an engine's statement about the present or just before. If exactly one
+    /// possible ring time is fresh ([`FRESH_NS`]), it counts; otherwise the earliest ring time. The
+    /// result is never later than `now`.
     pub(super) fn ring_ns(&self, stamp_ns: i64, now: Moment) -> i64 {
         let before = self.before.filter(|(_, until_ns)| now.mono_ns <= *until_ns);
         let before_ns = before.map_or(self.applied_ns, |(before_ns, _)| before_ns);
@@ -141,7 +135,7 @@ impl HostStamps {
 }
 
 /// How far a stamp is from now with an offset, ns. `u64::MAX`: more than [`AHEAD_NS`] later than
-/// now, so the offset is wrong, because no frame is stamped later than it is fetched.
+/// now, so the offset is wrong.
 fn distance(stamp_ns: i64, offset_ns: i64, now_ns: i64) -> u64 {
     let ring_ns = stamp_ns.saturating_sub(offset_ns);
     if ring_ns > now_ns.saturating_add(AHEAD_NS) {
@@ -170,7 +164,6 @@ mod tests {
         for step_ns in [3600 * S, -3600 * S, 150 * MS, -150 * MS] {
             let mut host = HostStamps::new(0);
             let now = at(100 * S, step_ns);
-            // The engine has read its clock before or after the step.
             for offset_ns in [0, step_ns] {
                 let said_ns = 100 * S - 20 * MS;
                 let heard_ns = host.ring_ns(said_ns + offset_ns, now);
@@ -186,13 +179,12 @@ mod tests {
             ));
             let said_ns = later.ring_ns - 20 * MS;
             assert_eq!(host.ring_ns(said_ns + step_ns, later), said_ns);
-            // A time far in the past is accepted; a time in the future becomes now.
             assert_eq!(host.ring_ns(step_ns - S, later), -S);
             assert_eq!(host.ring_ns(step_ns + 200 * S, later), later.ring_ns);
         }
     }
 
-    /// A link that never runs dry: no frame is older than the size of a step of one hour.
+    /// The link never runs dry: no frame is older than the size of a step of one hour.
     #[test]
     fn a_large_step_is_certain_on_a_busy_link() {
         for step_ns in [3600 * S, -3600 * S] {
