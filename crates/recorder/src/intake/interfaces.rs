@@ -1,4 +1,4 @@
-//! The table of the interfaces of all sources, which the threads share.
+//! The table of the interfaces of all sources.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,9 +19,7 @@ use crate::{
 /// One interface of one source, under its ring-wide identifier.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordedInterface {
-    /// Index of the source in the order the user gave.
     pub(crate) source: usize,
-    /// Name for people and for the pcapng interface block.
     pub(crate) name: String,
     pub(crate) link_type: LinkType,
     /// Unit of its time stamps, ns.
@@ -30,12 +28,10 @@ pub(crate) struct RecordedInterface {
     pub(crate) time_domain: TimeDomain,
 }
 
-/// The trigger rules, the dump templates of the recorder's start, and the mode in which both are
-/// compiled.
+/// The trigger rules, the dump templates, and the mode in which both are compiled.
 type RulesAndTemplates = (SharedRules, Templates, FilterMode);
 
-/// An append-only table; the index is the ring's interface identifier. The start of the recorder
-/// and the inserters append, all threads read.
+/// An append-only table; the index is the ring's interface identifier.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
     /// The trigger rules and dump templates, which are compiled for new link types.
@@ -46,8 +42,7 @@ pub(crate) struct Interfaces {
 }
 
 impl Interfaces {
-    /// Makes a table that compiles the expressions for a link type before any packet of this type
-    /// is stored.
+    /// The table compiles the expressions for a link type before any packet of this type is stored.
     pub(crate) fn new(expressions: RulesAndTemplates, filter: Option<PreparedFilter>) -> Self {
         Self {
             expressions: Some(expressions),
@@ -57,7 +52,7 @@ impl Interfaces {
     }
 
     /// Appends an interface to the ring's table and to this table, under one lock, so that both
-    /// tables use the same number. Before that, compiles the expressions for its link type.
+    /// tables use the same number.
     pub(crate) fn register(
         &self,
         ring: &Ring,
@@ -96,8 +91,7 @@ impl Interfaces {
         Ok(id)
     }
 
-    /// Takes messages about link types of which the capture filter matches nothing, each message
-    /// once.
+    /// Takes messages about link types of which the capture filter matches nothing.
     pub(crate) fn take_notices(&self) -> Vec<String> {
         let mut filter = lock(&self.filter);
         let notices = filter.iter_mut().map(|it| it.take_notices("filter"));
@@ -110,20 +104,18 @@ impl Interfaces {
         Some(table.get(usize::from(id))?.source)
     }
 
-    /// Appends the interfaces that `known` does not contain yet.
     fn learn(&self, known: &mut Vec<Arc<RecordedInterface>>) {
         let table = lock(&self.table);
         known.extend_from_slice(table.get(known.len()..).unwrap_or_default());
     }
 }
 
-/// A thread's own copy of the table, refreshed for an unknown identifier and for the list of link
-/// types.
+/// A thread's own copy of the table.
 #[derive(Debug)]
 pub(crate) struct InterfaceCache {
     shared: Arc<Interfaces>,
     known: Vec<Arc<RecordedInterface>>,
-    /// Number of interfaces whose link types have been collected, and these link types, each once.
+    /// Number of interfaces whose link types were collected, and these link types, each once.
     link_types: (usize, Vec<LinkType>),
 }
 
@@ -151,8 +143,7 @@ impl InterfaceCache {
         link_types
     }
 
-    /// The link types of the interfaces with received packets, in the order of interfaces.
-    /// `received`: packets by interface.
+    /// The link types of the interfaces with received packets. `received`: packets by interface.
     pub(crate) fn link_types_of(&mut self, received: &[u64]) -> Vec<LinkType> {
         let mut link_types = Vec::new();
         for (id, _) in (0..).zip(received).filter(|(_, packets)| **packets > 0) {
@@ -162,7 +153,6 @@ impl InterfaceCache {
         link_types
     }
 
-    /// The interface, or `None` for an identifier that is not registered.
     pub(crate) fn interface(&mut self, id: u16) -> Option<&Arc<RecordedInterface>> {
         if usize::from(id) >= self.known.len() {
             self.shared.learn(&mut self.known);

@@ -14,41 +14,34 @@ use crate::{
 
 /// Longest wait that an inserter grants its source while no dump needs its watermark: on a silent
 /// link and, if the inserter analyzes its packets, one without hits. A dump that opens meanwhile
-/// gets no watermark of this inserter until the wait ends. If the dump's window ends earlier, the
-/// monotonic clock closes the window `WINDOW_GRACE` after its end. `WINDOW_GRACE` is longer than an
-/// engine holds packets back.
+/// gets no watermark of this inserter until the wait ends.
 const UNAWAITED_SOURCE_WAIT: Duration = Duration::from_millis(40);
 
 // The first packet of a dump should be in its file within 100 ms. Before that, the watermarks of
-// all queues must pass the packet, and the dumper must make its next round. While a dump is open,
-// the dumper waits at most 5 ms between two rounds.
+// all queues must pass the packet, and the dumper must make its next round.
 const _: () = assert!(
     UNAWAITED_SOURCE_WAIT.as_nanos() + WATERMARK_BEHIND_NS_MAX as u128 + 5_000_000 < 100_000_000
 );
 
-/// Time between two readings of an engine's counters, ns, while dumps are open or unfinished: dumps
-/// wait for counters that cover their window. With `ted` this always applies, because each period
-/// decides whether flows keep fewer or more packets.
+/// Time between two readings of an engine's counters, ns, while dumps wait for counters that cover
+/// their window, or with `ted`.
 const COUNTERS_PERIOD_NS: i64 = 10_000_000;
 /// Time between two readings of an engine's counters, ns, while no dump waits for counters. A
 /// reading of AF_PACKET's counters takes several system calls, 50 µs if the CPU was asleep: as long
-/// as a thousand small packets. Losses between two readings have no more precise time.
+/// as a thousand small packets.
 const UNAWAITED_COUNTERS_PERIOD_NS: i64 = 100_000_000;
 /// After about this time, ns, an inserter ends its turn for a queue, even if the source never runs
-/// dry. The next queue follows, or the end of the step, which publishes. The ring publishes by
-/// itself after 128 KiB or 4096 records, which small bursts fill slowly.
+/// dry.
 const PUBLICATION_PERIOD_NS: i64 = 1_000_000;
 
-/// A queue that an inserter serves.
 #[derive(Debug)]
 struct Member {
     intake: QueueIntake,
-    /// The result of the last fetch.
     status: QueueStatus,
     /// When the engine's counters were last read, ns of the monotonic clock.
     read_ns: i64,
-    /// Packets that were lost by congestion (`lost_by_congestion`) up to the last reading of the
-    /// engine's counters.
+    /// Packets lost by congestion (`lost_by_congestion`) at the last reading of the engine's
+    /// counters.
     read_lost: u64,
     /// Whether the user knows that the triggers take longer than the source's buffer lasts.
     has_warned: bool,
@@ -62,9 +55,8 @@ impl Member {
 
 /// The inserter of one live queue or, with `capture-threads`, of several queues.
 ///
-/// The queues of one inserter share a producer. Its watermark follows the smallest of the queues
-/// that have not ended. An inserter of several queues runs no shard. It stores each queue's packets
-/// until the queue is dry, or for [`PUBLICATION_PERIOD_NS`], and then those of the next queue.
+/// The queues of one inserter share a producer, whose watermark follows the smallest of the queues
+/// that have not ended. An inserter of several queues runs no shard.
 #[derive(Debug)]
 pub(crate) struct LiveInserter {
     members: Vec<Member>,
@@ -72,10 +64,8 @@ pub(crate) struct LiveInserter {
     start_mono_ns: i64,
     /// The last reading of the monotonic clock, ns.
     now_ns: i64,
-    /// Whether the analyzer has something to do with the last records, and therefore needs the
-    /// watermark.
+    /// Whether the analyzer needs the watermark for the last records.
     has_news: bool,
-    /// Whether all queues were dry at the end of the last step.
     is_dry: bool,
     stopped: bool,
     enough: bool,
@@ -89,8 +79,8 @@ impl LiveInserter {
     ///
     /// [`Queue::wait_terms`]: retroscope_capture::Queue::wait_terms
     pub(crate) fn new(mut intakes: Vec<QueueIntake>, mut producer: Producer) -> Self {
-        // `step` publishes after about a millisecond for each queue, so storing need not wake
-        // sleeping readers.
+        // The method `step` publishes after about a millisecond for each queue, so storing need not
+        // wake sleeping readers.
         producer.leave_sleepers();
         let common = Arc::clone(&intakes[0].parts.common);
         let start_mono_ns = common.clock.mono_ns();
@@ -128,8 +118,7 @@ impl LiveInserter {
         }
     }
 
-    /// Runs until all queues have ended. Returns the errors that ended queues. `notify` gets
-    /// messages for the user as they arise.
+    /// Returns the errors that ended queues. `notify` gets messages for the user as they arise.
     pub(crate) fn run(mut self, notify: &mut dyn FnMut(String)) -> Vec<SourceError> {
         let pulses = &self.members[0].intake.parts.common.pulses;
         pulses.enter(&format!("inserter-{}", self.producer.id()));
@@ -167,14 +156,13 @@ impl LiveInserter {
     /// queue has no more packets. If all sources are idle, the step may wait first. Returns `false`
     /// at the end.
     ///
-    /// Records are published, and the watermark moves, at the end of each step, not after each of
-    /// many small bursts. The ring publishes by itself when 128 KiB or 4096 records wait.
+    /// Records are published at the end of each step, not after each of many small bursts. The ring
+    /// also publishes by itself.
     pub(crate) fn step(&mut self) -> bool {
         self.pulse.beat();
         let counters = &self.members[0].intake.parts.common.counters;
         let is_awaited = counters.are_dumps_unfinished();
-        // After a step that did not find the source dry, do not wait. If the source is dry by now,
-        // the rule of `placement` would count the wait as work.
+        // If the source is dry by now, the rule of `placement` would count the wait as work.
         let stored = self.producer.stored();
         let is_idle = self.inline().is_none_or(|inline| !inline.is_busy(stored));
         let mut wait = match self.is_dry && is_idle {
@@ -219,7 +207,7 @@ impl LiveInserter {
         let is_dry = self.is_dry;
         let first = &mut self.members[0].intake;
         if let Some(inline) = &mut first.writer.inline {
-            // After the publication, because this may wake the analyzer.
+            // This may wake the analyzer, so records are published first.
             self.has_news = inline.after_publish(stored, is_dry, now_ns);
             let queue = &first.queue;
             inline.work_off(stored, (is_dry, now_ns), || queue.has_more());
@@ -231,7 +219,7 @@ impl LiveInserter {
         !self.members.iter().all(Member::has_ended)
     }
 
-    /// Stores the packets of a queue. The first fetch may wait. Returns the time of the last fetch.
+    /// The first fetch may wait. Returns the time of the last fetch.
     fn serve(&mut self, index: usize, wait: Duration) -> Moment {
         let mut now = self.fetch(index, wait);
         let intake = &mut self.members[index].intake;
@@ -290,12 +278,10 @@ impl LiveInserter {
         }
     }
 
-    /// The shard that this thread runs.
     fn inline(&mut self) -> Option<&mut Inline> {
         self.members[0].intake.writer.inline.as_mut()
     }
 
-    /// Reports how many packets of each shard are among the `stored` packets.
     fn count_shards(&self, stored: u64) {
         let Some(shards) = &self.members[0].intake.parts.stored_shards else {
             return;
@@ -322,7 +308,7 @@ impl LiveInserter {
         UNAWAITED_SOURCE_WAIT.min(Duration::from_nanos(left_ns.unsigned_abs()))
     }
 
-    /// Fetches the next burst of a queue. Returns the time afterwards.
+    /// Returns the time after the fetch.
     fn fetch(&mut self, index: usize, wait: Duration) -> Moment {
         let member = &mut self.members[index];
         member.status = member.intake.fetch(wait);
@@ -335,7 +321,6 @@ impl LiveInserter {
         now
     }
 
-    /// Stores the lent burst of a queue, or counts why not.
     fn store_burst(&mut self, index: usize, now: Moment) {
         let intake = &mut self.members[index].intake;
         while !self.enough {
@@ -368,8 +353,8 @@ impl LiveInserter {
 }
 
 impl Member {
-    /// If the source lost packets since the last call, and the analysis kept this thread from the
-    /// source for [`WAITING_NS_MAX`]: lets a thread analyze, or warns the user once.
+    /// If the source lost packets since the last call, and the analysis took [`WAITING_NS_MAX`] or
+    /// longer: lets a thread analyze, or warns the user once.
     fn check_longest(&mut self, now_ns: i64) {
         let lost = self.intake.counters.lost_by_congestion();
         let lost = lost.saturating_sub(std::mem::replace(&mut self.read_lost, lost));
@@ -423,7 +408,6 @@ mod tests {
     /// Time between two frames, ns.
     const INTERVAL_NS: i64 = 100_000;
 
-    /// A link with a frame every 100 µs. Each call of `next` moves the clock by that time.
     #[derive(Debug)]
     struct SteadyQueue {
         interfaces: [InterfaceInfo; 1],
@@ -435,7 +419,6 @@ mod tests {
         asked: Arc<Asked>,
     }
 
-    /// The calls that the queue has received.
     #[derive(Debug, Default)]
     struct Asked {
         /// How long the last `next` could wait, ns.
@@ -503,14 +486,12 @@ mod tests {
         fn stop(&mut self) {}
     }
 
-    /// An inserter of a queue with `frames` frames, and handles to observe the inserter.
     fn inserter(frames: u64) -> (LiveInserter, Ring, Arc<AtomicU64>, Arc<Asked>) {
         let (inserter, ring, queues) = inserter_of(&[frames]);
         let [(left, asked)] = queues.try_into().unwrap();
         (inserter, ring, left, asked)
     }
 
-    /// The frames that a queue has left, and the calls that it received.
     type QueueHandles = (Arc<AtomicU64>, Arc<Asked>);
 
     /// As [`inserter`], of several queues.
@@ -561,13 +542,10 @@ mod tests {
         }
     }
 
-    /// An inserter of three queues serves each queue in a step. Its watermark is the smallest of
-    /// the queues that have not ended.
     #[test]
     fn several_queues_have_one_watermark() {
         let (mut inserter, ring, queues) = inserter_of(&[3, 0, u64::MAX]);
         assert!(inserter.step());
-        // Four fetches of the first queue, then one of the second, then eleven of the third.
         assert_eq!(ring.watermark(0), Some(4 * INTERVAL_NS));
         assert_eq!(ring.published(0), 3 + 11);
         queues[0].1.ends.store(true, Ordering::SeqCst);

@@ -15,7 +15,6 @@ use crate::{
     intake::{counters::LossLog, shedding::Shedding},
 };
 
-/// The inserter of all files.
 #[derive(Debug)]
 pub(crate) struct MergeInserter {
     files: Vec<MergedFile>,
@@ -32,7 +31,6 @@ pub(crate) struct MergeInserter {
 #[derive(Debug)]
 struct MergedFile {
     intake: QueueIntake,
-    /// The frames that may be stored next.
     part: Range<usize>,
     /// The queue returns no more frames.
     is_at_end: bool,
@@ -82,7 +80,7 @@ impl MergeInserter {
         }
     }
 
-    /// Runs to the end of all files, or until a stop. Returns the errors that ended files.
+    /// Returns the errors that ended files.
     pub(crate) fn run(mut self, notify: &mut dyn FnMut(String)) -> Vec<SourceError> {
         loop {
             let goes_on = self.step();
@@ -104,9 +102,8 @@ impl MergeInserter {
         self.files.into_iter().filter_map(end).collect()
     }
 
-    /// Stores frames of one queue that come before the next frame of another. Returns `false` when
-    /// all files have ended, when they are drained after a stop, or when a frame is beyond `-c` or
-    /// `--duration`.
+    /// Stores frames of one queue that come before the next frame of another. Returns `false` at
+    /// the end.
     fn step(&mut self) -> bool {
         self.draining |= self.parts.common.control.stopping();
         for index in 0..self.files.len() {
@@ -150,7 +147,7 @@ impl MergeInserter {
     }
 
     /// The frames of a file's burst before the next frame of another file, and whether `--duration`
-    /// ends after these frames.
+    /// ends after them.
     fn run_of(&mut self, index: usize, bound: Option<(i64, usize)>) -> (Range<usize>, bool) {
         let MergedFile { intake, part, .. } = &self.files[index];
         let frames = &intake.burst().frames[part.clone()];
@@ -172,8 +169,8 @@ impl MergeInserter {
         (part.start..part.start + in_time, in_time < run)
     }
 
-    /// The file with the earliest next frame, and the earliest next frame among the other files.
-    /// Times are ring time.
+    /// The file with the earliest next frame, and the earliest next frame of the other files, by
+    /// ring time.
     fn first(&self) -> Option<(usize, Option<(i64, usize)>)> {
         let mut heads: Vec<(i64, usize)> = Vec::with_capacity(self.files.len());
         for (
@@ -202,7 +199,6 @@ impl MergeInserter {
             if !file.part.is_empty() {
                 return;
             }
-            // The remaining frames wait for later frames.
             let waits = intake.cursor < intake.burst().frames.len();
             if self.draining || file.is_at_end {
                 if waits {

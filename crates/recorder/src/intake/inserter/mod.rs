@@ -1,8 +1,8 @@
 //! Inserters: from an engine's burst into the ring.
 //!
-//! Live, an inserter thread serves one queue, or with `capture-threads` several queues, with its
-//! own producer. Offline, one thread serves the queues of all files with one producer. It merges
-//! the queues by ring time (ties by source, then by record), so that the ring's contents do not
+//! Live, an inserter thread serves one or several queues with its own producer. Offline, one thread
+//! merges the queues of all files by ring time (ties by source, then by record). So the ring's
+//! contents do not depend on the scheduling of threads.
 //! depend on the scheduling of threads.
 
 pub(crate) mod frame;

@@ -19,17 +19,15 @@ use crate::{
 };
 
 /// Longest wait that an inserter grants its source while the inserter's watermark or counters are
-/// needed. During the wait neither advances.
+/// needed.
 pub(super) const SOURCE_WAIT: Duration = Duration::from_millis(8);
 
-/// An interface of a queue: its ring-wide identifier and its link type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KnownInterface {
     pub(super) id: u16,
     pub(super) link_type: LinkType,
 }
 
-/// The settings and state that all inserters of a recorder share.
 #[derive(Debug, Clone)]
 pub(crate) struct InserterParts {
     pub(crate) common: Arc<RecorderShared>,
@@ -44,10 +42,8 @@ pub(crate) struct InserterParts {
     pub(crate) remaining: Option<Arc<AtomicI64>>,
     /// Live: the parts that an inserter needs to run a shard. `None`: inserters run no shards.
     pub(crate) inline: Option<InlineParts>,
-    /// Assigns packets to shards, if several readers divide the shards. Otherwise the shard number
-    /// is 0.
+    /// Assigns packets to shards. `None`: the shard number is 0.
     pub(crate) shards: Option<ShardHash>,
-    /// Live, with `shards`: the stored packets by shard.
     pub(crate) stored_shards: Option<Arc<StoredShards>>,
     /// How late a packet may be if its stamp is not from the system's clock, ns.
     pub(crate) hold_ns: i64,
@@ -56,7 +52,6 @@ pub(crate) struct InserterParts {
 }
 
 impl InserterParts {
-    /// Parts for an inserter with this configuration, without filters and shards.
     pub(crate) fn new(config: &Config, common: Arc<RecorderShared>) -> Self {
         let count = config.count.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
         Self {
@@ -73,7 +68,7 @@ impl InserterParts {
         }
     }
 
-    /// Takes up to `wanted` packets from the number that `-c` still admits. Returns how many were
+    /// Takes up to `wanted` packets from the number that `-c` still admits. Returns the number
     /// taken.
     pub(super) fn reserve(&self, wanted: usize) -> usize {
         let Some(remaining) = &self.remaining else {
@@ -88,7 +83,6 @@ impl InserterParts {
 
     /// Whether `-c` admits no more packets.
     pub(super) fn is_spent(&self) -> bool {
-        // Relaxed: as in `reserve`.
         let remaining = self.remaining.as_ref();
         remaining.is_some_and(|remaining| remaining.load(Ordering::Relaxed) <= 0)
     }

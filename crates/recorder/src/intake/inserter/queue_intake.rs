@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-/// A queue and its state at intake. Both kinds of inserters have one `QueueIntake` for each queue.
+/// A queue and its state at intake.
 #[derive(Debug)]
 pub(crate) struct QueueIntake {
     /// A copy for this queue. From files, the inserter lends the filter while frames are stored.
@@ -34,21 +34,20 @@ pub(crate) struct QueueIntake {
     pub(super) queue: Box<dyn Queue>,
     pub(super) source: usize,
     pub(super) counters: Arc<QueueCounters>,
-    /// The queue's interfaces. Frames of other interfaces are lost, because the recording has no
-    /// more interface numbers.
+    /// The queue's interfaces. Frames of other interfaces are lost.
     interfaces: Vec<KnownInterface>,
     /// Whether interface numbers are used up.
     is_full: bool,
     pub(super) writer: FrameWriter,
     watch: LossWatch,
-    /// If the stamps are from another clock: the smallest distance by which stamps were ahead of
-    /// the system's clock since the last reading of counters, ns.
+    /// If the stamps are from another clock: the smallest distance, ns, by which they were ahead of
+    /// the system's clock since the last reading of counters.
     ahead_ns_min: i64,
     stamps: ToRingTime,
     /// The next frame of the burst.
     pub(super) cursor: usize,
     /// Whether this is the first queue of its source. Only the first queue reports changes of the
-    /// interface that all queues share.
+    /// interface.
     is_first: bool,
     /// The error that ended the queue.
     pub(super) error: Option<SourceError>,
@@ -56,10 +55,9 @@ pub(crate) struct QueueIntake {
     pub(super) notices: Vec<String>,
 }
 
-/// How stamps become ring time.
 #[derive(Debug)]
 enum ToRingTime {
-    /// Stamps are ring time already, because the generator's clock is never set.
+    /// Stamps are ring time already.
     Steady,
     /// The stamps are from, converted to, or in agreement with the system's clock.
     Host(HostStamps),
@@ -83,7 +81,6 @@ impl ToRingTime {
 }
 
 impl QueueIntake {
-    /// Makes an intake for each queue, in the order of sources.
     pub(crate) fn of_all(
         sources: Vec<Vec<Box<dyn Queue>>>,
         parts: &InserterParts,
@@ -98,7 +95,7 @@ impl QueueIntake {
         Ok(intakes)
     }
 
-    /// Makes the intake of one queue, and registers the queue's interfaces under `source`.
+    /// Registers the queue's interfaces under `source`.
     pub(crate) fn new(
         queue: Box<dyn Queue>,
         source: usize,
@@ -154,7 +151,7 @@ impl QueueIntake {
         {
             let mut info = info.clone();
             if info.name.is_empty() {
-                // A classic pcap has no interface name; the file's name distinguishes merged files.
+                // A classic pcap has no interface name.
                 info.name = file_name(&self.parts.common.intake.sources[self.source].name);
             }
             let interfaces = &self.parts.common.intake.interfaces;
@@ -167,7 +164,7 @@ impl QueueIntake {
         Ok(())
     }
 
-    /// Fetches the next burst, after all frames of the previous burst were processed.
+    /// All frames of the previous burst must be processed before.
     pub(super) fn fetch(&mut self, wait: Duration) -> QueueStatus {
         if let ToRingTime::Judged(ahead) = &mut self.stamps {
             ahead.fetched();
@@ -196,7 +193,6 @@ impl QueueIntake {
         }
     }
 
-    /// From files: fetches frames that decide whether the waiting frames follow a step or are late.
     pub(super) fn fetch_ahead(&mut self) -> QueueStatus {
         let ToRingTime::Judged(ahead) = &mut self.stamps else {
             return self.fetch(SOURCE_WAIT);
@@ -228,8 +224,8 @@ impl QueueIntake {
         first.map_or(0, |first| now_ns.saturating_sub(first.time_ns))
     }
 
-    /// The frames to store next, all with the offset that applies from now on. Empty: there are no
-    /// frames, or later frames must decide first.
+    /// The frames to store next, all with the offset that applies from now on. Empty: no frames, or
+    /// later frames must decide first.
     pub(super) fn part(&mut self, producer: &mut Producer, now: Moment) -> Range<usize> {
         loop {
             let cursor = self.cursor;
@@ -311,7 +307,6 @@ impl QueueIntake {
         stamp_ns.wrapping_sub(self.writer.offset_ns)
     }
 
-    /// The engine's watermark, as ring time.
     pub(super) fn watermark_ns(&self, now: Moment) -> Option<i64> {
         let stamp_ns = self.queue.watermark()?;
         Some(self.present_ns(stamp_ns, now))
@@ -327,8 +322,7 @@ impl QueueIntake {
     }
 
     /// The present by the clock of the queue's packets. A clock other than the system's has a
-    /// separate ring time, which decides the windows of its packets. Losses of the queue must have
-    /// times of the same clock.
+    /// separate ring time, which decides the windows of its packets.
     fn of_stamps(&self, now: Moment) -> Moment {
         let system_ns = now.ring_ns.saturating_add(now.offset_ns);
         let stamp_ns = |ahead_ns| system_ns.saturating_add(ahead_ns);
@@ -337,8 +331,8 @@ impl QueueIntake {
         Moment { ring_ns, ..now }
     }
 
-    /// Logs a loss by a clock step: `uncertain` frames of `range` are, or may be, stamped on the
-    /// other side of a step. The loss reaches from the earliest time that the stamps allow to now.
+    /// Logs a loss by a clock step: `uncertain` frames of `range` may be stamped on the other side
+    /// of a step. The loss reaches from the earliest time that the stamps allow to now.
     fn log_uncertain(&self, range: Range<usize>, uncertain: usize, now: Moment) {
         if uncertain == 0 {
             return;
@@ -351,8 +345,8 @@ impl QueueIntake {
         losses.push(0, self.source, CLOCK_STEP, [span_ns; 2], uncertain as u64);
     }
 
-    /// The frames from the first frame after `step` to before `end`. The ring does not follow the
-    /// step, so these frames are stored in a wrong place.
+    /// The frames from the first frame after `step` to before `end`, if the ring does not follow
+    /// the step.
     fn behind(&self, step: FrameStep, end: usize) -> Misplaced {
         let frames = &self.burst().frames[step.first..end];
         let stamps = frames.iter().map(|meta| meta.time_ns);
@@ -360,8 +354,7 @@ impl QueueIntake {
         Misplaced::of(stamps, self.writer.offset_ns, (step.offset_ns, 0))
     }
 
-    /// Logs packets that follow, or may follow, a step but are stored as if there were no step.
-    /// Both ranges of ring time are affected: where the packets belong and where they are stored.
+    /// Logs packets that may follow a step but are stored as if there were no step.
     fn log_misplaced(&self, run: &Misplaced, record: u64) {
         let losses = &self.parts.common.intake.losses;
         losses.push(record, self.source, CLOCK_STEP, run.spans_ns(), run.packets);
@@ -385,8 +378,8 @@ impl QueueIntake {
         self.parts.common.clock.note(from_ns, at_ns, text);
     }
 
-    /// Stores frames of the burst, or counts why not. Returns the number of processed frames. If
-    /// that is less than `range`, `-c` is reached, and the caller must not store later frames.
+    /// Returns the number of processed frames. If that is less than `range`, `-c` is reached, and
+    /// the caller must not store later frames.
     pub(super) fn store(&mut self, range: Range<usize>, producer: &mut Producer) -> usize {
         let burst = match &self.stamps {
             ToRingTime::Judged(ahead) => ahead.burst(self.queue.as_ref()),
@@ -417,8 +410,8 @@ impl QueueIntake {
         let mut is_stored = |index: &usize| {
             let frame = burst.frame(*index);
             let goes_on = writer.store(&frame, &self.interfaces, producer, parts);
-            // Logged at once and separately, so that each window reports only its own packets,
-            // however bursts are cut. From files, a window may end with the next record.
+            // Logged separately, so that each window reports only its own packets. From files, a
+            // window may end with the next record.
             if let Some(ns) = writer.unnumbered_ns.take() {
                 let intake = &parts.common.intake;
                 let record = if intake.offline { producer.stored() } else { 0 };
@@ -440,8 +433,7 @@ impl QueueIntake {
         self.writer.count.filtered += frames as u64;
     }
 
-    /// Adds the counts to the shared counters. Logs packets that found no free bucket and, live,
-    /// packets that were shed.
+    /// Adds the counts to the shared counters, and logs losses.
     pub(super) fn flush(&mut self) {
         let count = std::mem::take(&mut self.writer.count);
         let refused_ns = self.writer.refused_ns.take();
@@ -460,11 +452,10 @@ impl QueueIntake {
         self.counters.add(count);
     }
 
-    /// Reads the engine's counters.
     pub(super) fn read_statistics(&mut self) {
         let before = self.parts.common.clock.now();
         let statistics = self.queue.statistics();
-        // Read the clock afterwards, so that no loss in the reading is later.
+        // The clock is read afterwards, so that no loss in the reading is later.
         let now = self.parts.common.clock.now();
         let mut reading = EngineReading {
             statistics,
@@ -492,13 +483,11 @@ impl QueueIntake {
         self.counters.set_engine(reading);
     }
 
-    /// The queue has ended, with or without an error. After an error, reports what is no longer
-    /// recorded, if other queues go on.
+    /// The queue has ended, with or without an error.
     pub(super) fn ended(&mut self) {
         let Some(error) = &self.error else {
             if !self.parts.common.control.stopping() {
-                // The queue has no more packets: packets with old stamps are late, as at the end of
-                // a file.
+                // The packets with old stamps are late, as at the end of a file.
                 self.give_up_ahead();
                 self.counters.set_undecided(None);
             }
@@ -557,7 +546,6 @@ impl QueueIntake {
     }
 }
 
-/// The last part of a source's name, which is a path for files.
 fn file_name(source: &str) -> String {
     let name = std::path::Path::new(source).file_name();
     name.map_or(source.to_owned(), |name| {
@@ -579,7 +567,6 @@ mod tests {
         intake::{Intake, counters::INTERFACE_DOWN},
     };
 
-    /// A file that announces one interface.
     #[derive(Debug)]
     struct Frames {
         interface: InterfaceInfo,
@@ -617,8 +604,7 @@ mod tests {
         fn stop(&mut self) {}
     }
 
-    /// A queue of 60-byte frames, 100 ms apart, of these interfaces, and its ring. Only the first
-    /// interface is announced.
+    /// Only the first of these interfaces is announced. The ring has room for the 60-byte frames.
     fn intake_of(interfaces: &[u16], offline: bool) -> (QueueIntake, Ring) {
         let frame = |(number, interface): (i64, &u16)| FrameMeta {
             time_ns: number * STEP_NS,
@@ -668,8 +654,7 @@ mod tests {
         assert!(intake.counters.is_ended());
     }
 
-    /// From files a window may end with any record: a loss before a record is logged before the
-    /// record is stored.
+    /// From files a window may end with any record.
     #[test]
     fn what_has_no_interface_is_told_between_its_neighbours() {
         let interfaces = [0, 0, 1, 0, 0, 1, 1, 0];

@@ -1,10 +1,9 @@
 //! Detects steps in stamps of files, and of clocks other than the system's, from the stamps alone.
 //!
-//! Disorder is no step. A step back is believed only after a run of old packets of a queue. A run
-//! has consecutive packets that are older than the hold time allows. Among themselves they are in
-//! order, within the hold time. The run must last for the hold time and at least 64 packets. Old
-//! packets without a believed step are late. A window with at least two such late runs is reported
-//! as in disorder. A jump forward is silence.
+//! A step back is believed only after a run of old packets of a queue: consecutive packets that are
+//! older than the hold time allows. Among themselves they are in order, within the hold time. The
+//! run must last for the hold time and at least 64 packets. Old packets without a believed step are
+//! late. A jump forward is silence.
 
 /// Number of old packets that are needed to believe a step.
 const PACKETS_MIN: u64 = 64;
@@ -39,8 +38,7 @@ pub(crate) enum PacketOrder {
     Backward,
     /// The packet is old and begins a new run: the packets of the previous run are late.
     FirstBackward,
-    /// With this packet a step is believed. `offset_ns` applies to all packets since the first old
-    /// packet.
+    /// With this packet a step is believed. `offset_ns` applies from the first old packet on.
     Stepped {
         /// Stamp less ring time, ns.
         offset_ns: i64,
@@ -49,16 +47,15 @@ pub(crate) enum PacketOrder {
     },
 }
 
-/// Packets that follow, or may follow, a step but are stored as if there were no step; or old
-/// packets without a step.
+/// Packets that may follow a step but are stored as if there were no step; or old packets without a
+/// step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Misplaced {
     /// Where the packet with the smallest stamp belongs, ns of ring time. For old packets without a
-    /// step: the time of the latest packet before the old packets.
+    /// step: the time of the latest packet before them.
     pub(crate) right_ns: i64,
     /// Where the packet with the smallest stamp is stored, ns of ring time.
     pub(crate) stored_ns: i64,
-    /// Length of the time range of the packets, ns.
     pub(crate) length_ns: i64,
     pub(crate) packets: u64,
 }
@@ -70,10 +67,9 @@ impl Misplaced {
         [self.right_ns, self.stored_ns].map(span_ns)
     }
 
-    /// Packets with these stamps, which are stored with the offset `stored_offset_ns`. A packet
-    /// with the stamp `beside_ns` would belong at the ring time `right_ns`. The other packets
-    /// belong as much earlier or later as their stamps are. The calculation first subtracts stamps
-    /// that are near each other, so it does not overflow even with extreme stamps.
+    /// The packets have these stamps, and are stored with the offset `stored_offset_ns`. A packet
+    /// with the stamp `beside_ns` would belong at the ring time `right_ns`. The calculation first
+    /// subtracts stamps that are near each other, so it does not overflow.
     pub(super) fn of(
         stamps: impl Iterator<Item = i64>,
         stored_offset_ns: i64,
@@ -163,7 +159,7 @@ impl Sequence {
     }
 
     /// Ends the undecided run, if there is one: its packets are late. The disorder reaches from the
-    /// oldest of these packets (`stored_ns`) to the latest packet before the run (`right_ns`).
+    /// oldest of these packets to the latest packet before the run.
     pub(crate) fn give_up(&mut self) -> Option<Misplaced> {
         let (late, right_ns) = (self.behind(), self.newest_ns?);
         self.behind = None;
@@ -178,8 +174,8 @@ mod tests {
     const S: i64 = 1_000_000_000;
     const HOUR: i64 = 3600 * S;
 
-    /// The ring times of packets with these stamps, if each packet is stored at once with the
-    /// current offset, and how often packets were late.
+    /// The ring times of packets with these stamps, if each packet is stored at once, and how often
+    /// packets were late.
     fn ring_times(stamps: impl Iterator<Item = i64>) -> (Vec<i64>, usize) {
         let mut sequence = Sequence::new(S / 10);
         let mut late = 0;
@@ -235,8 +231,7 @@ mod tests {
         assert_eq!((times, late), (stamps, 5000));
     }
 
-    /// An undecided run is reported with both ranges, whatever its stamps: where it is stored and
-    /// where it belongs if there was a step.
+    /// The ranges are where the run is stored, and where it belongs if there was a step.
     #[test]
     fn what_is_behind_is_known_to_the_last_packet() {
         let behind = |stamps: &[i64]| {
@@ -246,7 +241,6 @@ mod tests {
             }
             (sequence.behind().unwrap().spans_ns(), sequence.give_up())
         };
-        // The second old packet has an earlier stamp than the first.
         let (spans_ns, late) = behind(&[100 * S, 96 * S, 952 * S / 10, 97 * S]);
         let [right, stored] = [(992 * S / 10, 101 * S), (952 * S / 10, 97 * S)];
         assert_eq!(spans_ns, [right, stored]);

@@ -1,26 +1,21 @@
 //! Assigns each packet to one of 32 shards, by its pair of addresses.
 //!
 //! A shard has all packets of an address pair: both directions, and all fragments of a datagram.
-//! Therefore it also has whole flows, which are parts of pairs. The outermost IP header determines
-//! the pair, even for a tunnel or an ICMP error; the quoted packet may be in another shard. Packets
-//! without an IP header, such as ARP, go by both hardware addresses. Packets without both are in
-//! shard 0, such as ARP in Linux cooked captures. The parser sees all captured bytes, even bytes
-//! that `--snaplen` does not store.
+//! The outermost IP header determines the pair, even for a tunnel or an ICMP error. Packets without
+//! an IP header, such as ARP, go by both hardware addresses. Packets without both are in shard 0,
+//! such as ARP in Linux cooked captures.
 //!
-//! The key is random, so that nobody can construct pairs that gather in one shard. For any two
-//! pairs that are chosen without knowledge of the key, the shards are independent, and all shards
-//! are equally likely. See Dietzfelbinger (1996, "Universal hashing and k-wise independent random
-//! variables via integer arithmetic without primes"). One pair is in one shard, however many
-//! packets it has. The results of a recording must not depend on the key, as they must not depend
-//! on the number of readers. So the key is random even with `--reproducible`: different results of
-//! two runs reveal a dependence.
+//! The key is random, so that nobody can construct pairs that gather in one shard. See
+//! Dietzfelbinger (1996, "Universal hashing and k-wise independent random variables via integer
+//! arithmetic without primes"). The results of a recording must not depend on the key. So the key
+//! is random even with `--reproducible`: different results of two runs reveal a dependence.
 //!
-//! A script may join a pair to another pair (`partition.join`). From then on the packets of the
-//! pair are in the shard of the other pair, until a full table forgets the join.
+//! A script may join a pair to another pair (`partition.join`). The packets of the pair then go to
+//! the other pair's shard, until a full table forgets the join.
 //!
 //! An IPv4 packet takes 2 ns and an IPv6 packet 5 ns, including 1 ns to read the headers. With VLAN
 //! tags it takes 16 ns, nearly all for [`retroscope_packet::parse`] (AMD EPYC Zen 4, 1024 frames in
-//! the cache). `std`'s keyed hash took 11 to 12 ns more for each.
+//! the cache).
 
 use std::{
     array,
@@ -37,12 +32,9 @@ use retroscope_script::{AddressPair, PairJoin};
 
 use crate::control::lock;
 
-/// Bits of a shard number.
 const SHARD_BITS: u32 = 5;
-/// Number of shards.
 pub(crate) const SHARDS: usize = 1 << SHARD_BITS;
 
-/// Packets by shard.
 pub(crate) type ShardCounts = [u64; SHARDS];
 
 /// Live, for each producer: the packets that were stored before a record, by shard. A reader that
@@ -55,8 +47,7 @@ impl StoredShards {
         Self((0..producers).map(|_| Mutex::default()).collect())
     }
 
-    /// The producer has stored `records` records, with these packets by shard. Only its inserter
-    /// calls this.
+    /// The producer has stored `records` records, with these packets by shard.
     pub(super) fn set(&self, producer: usize, records: u64, packets: &ShardCounts) {
         *lock(&self.0[producer]) = (records, *packets);
     }
@@ -69,7 +60,6 @@ impl StoredShards {
     }
 }
 
-/// A keyed hash that maps address pairs to shards.
 #[derive(Debug, Clone)]
 pub(crate) struct ShardHash {
     factors: [u128; 4],
@@ -78,7 +68,6 @@ pub(crate) struct ShardHash {
 }
 
 impl ShardHash {
-    /// Makes a random key.
     pub(crate) fn random() -> Self {
         let random = RandomState::new();
         let word = |n: usize| u128::from(random.hash_one(n));
@@ -89,7 +78,7 @@ impl ShardHash {
         }
     }
 
-    /// From now on the packets of `join.pair`, and of all pairs joined to it, are in the shard of
+    /// From now on the packets of `join.pair`, and of all pairs joined to it, go to the shard of
     /// `join.to`. If an older join is forgotten for lack of room, returns the number of joins
     /// forgotten until now.
     pub(crate) fn join(&self, join: &PairJoin) -> Option<u64> {
@@ -162,7 +151,6 @@ impl ShardHash {
         self.shard(self.hash_v6(src, dst))
     }
 
-    /// The shard of the pair with this hash.
     fn shard(&self, pair: u64) -> u8 {
         // Relaxed: the entries need no other memory.
         if self.joined.is_any.load(Ordering::Relaxed) {
@@ -188,8 +176,7 @@ impl ShardHash {
         let sum = products.fold(self.addend, |sum, (factor, word)| {
             sum.wrapping_add(factor.wrapping_mul(u128::from(word)))
         });
-        // Without this mixing, neighbouring addresses would get neighbouring values of `word`. With
-        // one key in a thousand, a third of neighbouring addresses were in one shard.
+        // Without this mixing, neighbouring addresses would get neighbouring values of `word`.
         let word = (sum >> 64) as u64;
         (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
@@ -200,22 +187,20 @@ fn own_shard(pair: u64) -> u8 {
     (pair >> (u64::BITS - SHARD_BITS)) as u8
 }
 
-/// Number of sets of joined pairs.
 const JOIN_SETS: usize = 512;
-/// Number of joined pairs in a set.
 const JOIN_WAYS: usize = 8;
 /// The bits of an entry that have the shard number.
 const SHARD_MASK: u64 = SHARDS as u64 - 1;
 
-/// The pairs that scripts joined to other pairs: a set-associative table of at most 4096 pairs. The
-/// hash of a pair says in which set the pair is. A full set forgets its oldest pair, because in a
-/// long recording the oldest pairs usually have no more packets.
+/// The pairs that scripts joined to other pairs: a set-associative table of at most 4096 pairs. A
+/// full set forgets its oldest pair, because in a long recording the oldest pairs usually have no
+/// more packets.
 ///
 /// A pair is known by 59 bits of its hash. Two pairs are confused, and then share a shard, with a
 /// probability of about 2^-59.
 #[derive(Debug)]
 struct JoinedPairs {
-    /// Whether any pair was ever joined. Until then inserters read nothing else.
+    /// Whether any pair was ever joined.
     is_any: AtomicBool,
     sets: Box<[JoinSet]>,
     writer: Mutex<JoinWriter>,
@@ -227,13 +212,11 @@ struct JoinedPairs {
 #[repr(align(64))]
 struct JoinSet([AtomicU64; JOIN_WAYS]);
 
-/// The part of the table that inserters do not need.
 #[derive(Debug)]
 struct JoinWriter {
     /// By set and entry: the hash of the pair to which the entry's pair is joined, without its
     /// lowest bits. That other pair has no entry itself, so joins make no loops.
     roots: Box<[[u64; JOIN_WAYS]]>,
-    /// By set: number of pairs that were ever added.
     added: Box<[usize]>,
     forgotten: u64,
 }
@@ -253,7 +236,6 @@ impl Default for JoinedPairs {
 }
 
 impl JoinedPairs {
-    /// The shard of a pair.
     #[cold]
     fn shard(&self, pair: u64) -> u8 {
         let joined = self.find(pair & !SHARD_MASK);
@@ -307,12 +289,11 @@ impl JoinedPairs {
     }
 }
 
-/// The set of joined pairs to which a pair belongs.
 fn set_of(pair: u64) -> usize {
     (pair >> 32) as usize % JOIN_SETS
 }
 
-/// Orders the two values, so that both directions are equal.
+/// Both directions of a pair get the same order.
 fn ordered<T: Ord>(a: T, b: T) -> (T, T) {
     if a <= b { (a, b) } else { (b, a) }
 }
@@ -355,7 +336,6 @@ mod tests {
     const STATIONS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
     const UDP: [u8; 12] = [0, 53, 0, 99, 0, 12, 0, 0, 1, 2, 3, 4];
 
-    /// Packets from `src` to `dst`, whole ones and fragments.
     fn packets(src: &[u8], dst: &[u8]) -> Vec<Vec<u8>> {
         let mut packets = vec![ip(src, dst, 17, 0, &UDP), ip(src, dst, 6, 0, &UDP)];
         if src.len() == 4 {
@@ -376,7 +356,6 @@ mod tests {
         packets
     }
 
-    /// `packet` after headers of many kinds.
     fn carried(macs: [[u8; 6]; 2], packet: &[u8]) -> Vec<(LinkType, Vec<u8>)> {
         let (ether_type, ppp, family) = match packet[0] >> 4 {
             4 => ([0x08, 0x00], 0x21, 2),
@@ -455,8 +434,6 @@ mod tests {
         assert_eq!(found.len(), 32, "each shard with some key");
     }
 
-    /// Joined pairs meet in the shard of the pair to which they were joined last, also in chains
-    /// and loops.
     #[test]
     fn joined_pairs_meet_in_one_shard() {
         let v4 = |n: u32| [n, n + 1].map(|n| IpAddr::from(n.to_be_bytes()));
@@ -471,7 +448,6 @@ mod tests {
             let join = |to, pair| shards.join(&PairJoin { to, pair });
             let [a, b, c, d, e, other] = [v4(0), v6(10), v4(20), v4(30), v6(40), v4(50)];
             let own = [a, b, c, d, e, other].map(of);
-            // A chain that grows at its end, and a chain that grows at its beginning.
             assert_eq!([join(a, b), join(b, c)], [None; 2]);
             assert_eq!([a, b, c].map(of), [own[0]; 3]);
             assert_eq!([join(d, e), join(a, d)], [None; 2]);
@@ -489,7 +465,6 @@ mod tests {
                 assert_eq!(join(to, pair), None);
             }
             assert_eq!([a, b, c, d, e].map(of), [own[0]; 5]);
-            // The last join counts, and pairs that were joined to `a` through `b` stay.
             assert_eq!(join(other, b), None);
             assert_eq!([a, b, c, other].map(of), [own[0], own[5], own[0], own[5]]);
             assert_eq!(join(other, a), None);
@@ -529,8 +504,7 @@ mod tests {
         assert!(joined(0..2000) < 5 && joined(9000..10_000) > 95);
     }
 
-    /// Pairs with a common sum, a common difference or mostly equal bits do not gather in a shard,
-    /// with any of 100 keys. About one in 32 of 3200 keys puts two fixed pairs into one shard.
+    /// About one in 32 of 3200 keys puts two fixed pairs into one shard.
     #[test]
     fn pairs_made_to_gather_are_spread() {
         const PAIRS: u32 = 3200;

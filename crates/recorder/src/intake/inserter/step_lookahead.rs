@@ -1,10 +1,9 @@
 //! Judges the stamps of frames ([`Sequence`]). From files, keeps frames until later frames decide.
 //!
-//! A packet that is older than the hold time allows is either late or follows a step. The packets
-//! after it decide. A file can be read on until that is decided, so that its packets are usually
-//! stored in the right place, unless more than [`WAITING_BYTES_MAX`] bytes wait. Waiting
-//! frames are copied, because an engine lends one burst at a time. Live, frames do not wait:
-//! packets that arrive before a step is believed are stored as late.
+//! A packet that is older than the hold time allows is either late or follows a step; later packets
+//! decide. From files, frames usually wait for the decision, up to [`WAITING_BYTES_MAX`] bytes.
+//! Waiting frames are copied, because an engine lends one burst at a time. Live, frames do not
+//! wait.
 
 use std::collections::VecDeque;
 
@@ -15,25 +14,22 @@ use super::{
     sequence::{Misplaced, PacketOrder, Sequence},
 };
 
-/// If more bytes than this wait, undecided packets are stored as late, and reported as packets that
-/// may follow a step.
+/// If more bytes than this wait, undecided packets are stored as late.
 const WAITING_BYTES_MAX: usize = if cfg!(test) { 64 << 10 } else { 64 << 20 };
 
-/// The frames of a queue: the lent burst, or a copy that also has later bursts.
 #[derive(Debug)]
 pub(super) struct StepLookahead {
     sequence: Sequence,
     /// Whether frames may wait for later frames.
     waits: bool,
     copy: Option<FrameCopy>,
-    /// Number of frames that were judged.
     seen: usize,
     /// The offset of all frames before this index is decided.
     pub(super) decided: usize,
     /// Index of the first frame of the undecided run of old frames, if any.
     first_behind: usize,
     steps: VecDeque<FrameStep>,
-    /// Packets that were late, by the frame that revealed this.
+    /// Late packets, by the frame that revealed this.
     late: VecDeque<(usize, Misplaced)>,
     /// Packets that are stored as late and may follow a step, for the caller to take.
     pub(super) misplaced: Option<Misplaced>,
@@ -50,8 +46,7 @@ pub(super) struct FrameStep {
     /// Index of the first frame after the step, in the current burst or its copy.
     pub(super) first: usize,
     /// Live: packets after the step that arrived before it was believed, and are stored as if there
-    /// were no step. From files, such packets were reported when the wait for the step was given
-    /// up.
+    /// were no step.
     pub(super) misplaced: Option<Misplaced>,
 }
 
@@ -100,8 +95,7 @@ impl StepLookahead {
         }
     }
 
-    /// Forgets the previous burst, of which no frame is left. Call this when another burst is
-    /// fetched.
+    /// Forgets the previous burst. Call this when another burst is fetched.
     pub(super) fn fetched(&mut self) {
         self.copy = None;
         (self.seen, self.decided, self.first_behind) = (0, 0, 0);
@@ -109,7 +103,6 @@ impl StepLookahead {
         self.late.clear();
     }
 
-    /// Judges the available frames.
     pub(super) fn decide(&mut self, queue: &dyn Queue) {
         let copy = self.copy.take();
         let frames = copy
@@ -138,8 +131,7 @@ impl StepLookahead {
         self.seen = frames.len();
         let waiting = copy.as_ref().map_or(0, |copy| copy.memory.len());
         if self.waits && waiting > WAITING_BYTES_MAX && self.decided < self.seen {
-            // It cannot be known in time whether these frames are late or follow a step. Earlier
-            // waiting frames of the run were already reported.
+            // It cannot be known in time whether these frames are late or follow a step.
             let stamps = frames[self.decided..].iter().map(|meta| meta.time_ns);
             self.misplaced = self.sequence.misplaced(stamps);
         }
@@ -157,17 +149,16 @@ impl StepLookahead {
         self.decided = self.seen;
     }
 
-    /// Copies the frames from `cursor` on, unless they are in the copy already. Then fetches the
-    /// next burst and adds its frames to the copy. Returns the new value of `cursor`, and the
-    /// result of the fetch.
+    /// Copies the frames from `cursor` on, unless they are in the copy already, and adds the next
+    /// burst to the copy. Returns the new value of `cursor`, and the result of the fetch.
     pub(super) fn extend(
         &mut self,
         queue: &mut dyn Queue,
         cursor: usize,
     ) -> (usize, Result<QueueStatus, SourceError>) {
         let copied = self.copy.as_ref().map_or(0, |copy| copy.frames.len());
-        // Processed frames are dropped when they are at least half of the copy, so that frames are
-        // not copied again and again.
+        // Frames are dropped from the copy only when at least half of it is processed, so that
+        // frames are not copied again and again.
         let gone = if 2 * cursor < copied { 0 } else { cursor };
         if gone > 0 || self.copy.is_none() {
             let mut copy = FrameCopy::default();
@@ -188,8 +179,8 @@ impl StepLookahead {
         (cursor - gone, status)
     }
 
-    /// Live: the packets of a believed step that are not reported yet. Without such a step, the
-    /// packets that may follow a step.
+    /// Live: the packets of a believed step that are not reported yet, or else the packets that may
+    /// follow a step.
     pub(super) fn undecided(&self) -> Option<Misplaced> {
         let unreported = self.steps.front().and_then(|step| step.misplaced);
         unreported.or_else(|| self.sequence.behind())
@@ -201,23 +192,21 @@ impl StepLookahead {
     }
 
     /// Takes the packets that the frame at `cursor` reveals as late. Call this until it returns
-    /// `None`. Live, this also takes the packets that later frames of the burst reveal. Live losses
-    /// carry no record number, so the burst need not be split.
+    /// `None`. Live, this also takes the packets that later frames of the burst reveal.
     pub(super) fn late_at(&mut self, cursor: usize) -> Option<Misplaced> {
         let is_due = |(index, _): &mut (usize, Misplaced)| !self.waits || *index <= cursor;
         let late = self.late.pop_front_if(is_due);
         late.map(|(_, late)| late)
     }
 
-    /// The step that was taken is not followed. The later steps, which are returned, are not
-    /// followed either.
+    /// The step that was taken is not followed, nor are the later steps, which are returned.
     pub(super) fn refuse(&mut self, offset_ns: i64) -> VecDeque<FrameStep> {
         self.sequence.refuse(offset_ns);
         std::mem::take(&mut self.steps)
     }
 
-    /// The end of the frames with one offset. Only the first of these frames may reveal late
-    /// packets.
+    /// The end of the frames with one offset. From files, only the first of these frames may reveal
+    /// late packets.
     pub(super) fn end(&self) -> usize {
         let step = self.steps.front().map_or(usize::MAX, |step| step.index);
         let late = self.late.front().map_or(usize::MAX, |late| late.0);
@@ -236,7 +225,6 @@ mod tests {
     const S: i64 = 1_000_000_000;
     const HOUR: i64 = 3600 * S;
 
-    /// A file with packets of 1000 bytes, ten a burst.
     #[derive(Debug)]
     struct Bursts {
         stamps: VecDeque<i64>,
@@ -362,8 +350,6 @@ mod tests {
         assert_eq!(times.len(), 1000);
         let at_wrong_place = times.iter().filter(|ns| **ns < START).count();
         assert!((200..310).contains(&at_wrong_place), "{at_wrong_place}");
-        // Each packet is reported once, with the range where it belongs and the range where it is
-        // stored.
         let told: u64 = misplaced.iter().map(|run| run.packets).sum();
         assert_eq!(told, at_wrong_place as u64, "{misplaced:?}");
         assert!(misplaced.len() > 1, "{misplaced:?}");
@@ -377,7 +363,6 @@ mod tests {
         }
     }
 
-    /// Live, losses carry no record number, so no burst is split because of late packets.
     #[test]
     fn a_live_burst_in_disorder_stays_whole() {
         let mut queue = Bursts {
@@ -397,7 +382,6 @@ mod tests {
                 parts += 1;
             }
         }
-        // The last old packet waits for a packet that reveals it as late.
         assert_eq!((parts, late), (10, 49));
     }
 
