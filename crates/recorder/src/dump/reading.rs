@@ -12,7 +12,7 @@ pub(super) struct WindowReading {
     reservation: Reservation,
     /// Records that were read before this reading began, by producer.
     began_at: Vec<u64>,
-    /// Records that were read, by bucket. A bucket without an entry is as far as `began_at` says.
+    /// Records that were read, by bucket. Without an entry, `began_at` decides.
     scanned: HashMap<BucketRef, u32>,
 }
 
@@ -97,7 +97,7 @@ impl WindowReading {
         }
     }
 
-    /// Buckets with unread records that were overwritten since the last call.
+    /// The buckets that were overwritten unread since the last call.
     pub(super) fn lost(&mut self) -> OverwrittenBuckets {
         let mut fallen = Vec::new();
         let unknown_before_ns = self.reservation.fallen(&mut fallen);

@@ -14,7 +14,7 @@ pub(super) struct SinkContents {
     /// the planned path of the first file.
     pub(super) locations: Vec<PathBuf>,
     pub(super) id: String,
-    /// The captures, as the sidecar lists them.
+    /// The sidecar's list of the captures.
     pub(super) files: Vec<StoredFile>,
     /// The plain captures that compressed captures replace.
     pub(super) replaced: Vec<StoredFile>,

@@ -5,7 +5,7 @@
 //! digest covers a header with the expected verdict, and a file with another verdict is read again.
 //!
 //! Without these instructions a GB takes 4 to 7 s (with instructions 0.5 s), and the disk would
-//! wait. There, digests are computed only on request, by reading the complete files.
+//! wait. So digests are then computed only on request, by reading the complete files.
 
 use std::{
     collections::BTreeMap,
@@ -158,7 +158,7 @@ impl CaptureStream {
         let file = self.file.get(directory.disk())?;
         let written = directory.with_room(bytes.len(), || file.write_all_at(bytes, self.len));
         if let Err(error) = written {
-            // Removes the incomplete block. The caller gets the first error in any case.
+            // Truncates the file to whole blocks, if possible.
             let _ = file.set_len(self.len);
             return Err(error);
         }
@@ -168,7 +168,7 @@ impl CaptureStream {
         Ok(())
     }
 
-    /// Writes the verdict into its field, if any, and syncs the file.
+    /// Writes the verdict if the file has a field for it, and syncs.
     pub(super) fn finish(
         &mut self,
         directory: &Directory,

@@ -20,7 +20,7 @@ pub(crate) struct CaptureFilter {
 }
 
 impl CaptureFilter {
-    /// Maximum number of frames in one call of [`Self::takes_many`].
+    /// Most frames in one call of [`Self::takes_many`].
     pub(crate) const MANY: usize = Program::MANY;
 
     pub(crate) fn new(prepared: PreparedFilter, native: &Arc<NativeCode>) -> Self {

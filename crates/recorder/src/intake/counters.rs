@@ -129,7 +129,7 @@ impl QueueCounters {
         }
     }
 
-    /// Adds the counts. Only the queue's inserter may call this.
+    /// Only the queue's inserter may call this.
     pub(crate) fn add(&self, count: BurstCount) {
         let add = |counter: &AtomicU64, n: u64| {
             // Most counts are 0: their cache lines need not be loaded.

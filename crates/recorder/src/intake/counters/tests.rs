@@ -298,7 +298,7 @@ fn a_loss_that_comes_while_a_verdict_asks_is_told() {
     assert_eq!(missing[0].cause, "kernel");
 }
 
-/// Part of the range in which packets were shed gives only an upper bound.
+/// A window with only a part of the range in which packets were shed reports an upper bound.
 #[test]
 fn what_was_shed_at_the_edge_of_a_window_is_a_bound() {
     let intake = Intake::new(

@@ -357,7 +357,7 @@ fn a_backlog_that_lasts_goes_to_the_analyzer() {
     assert!(!rig.is_inline());
 }
 
-/// The inserter analyzes all of its backlog in each step, so the backlog is no lasting one.
+/// The engine cannot tell whether packets wait.
 #[test]
 fn an_engine_that_cannot_tell_is_no_overload() {
     let mut rig = Rig::new();

@@ -79,8 +79,8 @@ impl LiveInserter {
     ///
     /// [`Queue::wait_terms`]: retroscope_capture::Queue::wait_terms
     pub(crate) fn new(mut intakes: Vec<QueueIntake>, mut producer: Producer) -> Self {
-        // The method `step` publishes after about a millisecond for each queue, so storing need not
-        // wake sleeping readers.
+        // `Self::step` publishes after about a millisecond for each queue, so storing need not wake
+        // sleeping readers.
         producer.leave_sleepers();
         let common = Arc::clone(&intakes[0].parts.common);
         let start_mono_ns = common.clock.mono_ns();
@@ -207,7 +207,7 @@ impl LiveInserter {
         let is_dry = self.is_dry;
         let first = &mut self.members[0].intake;
         if let Some(inline) = &mut first.writer.inline {
-            // This may wake the analyzer, so records are published first.
+            // The publication comes first, because this may wake the analyzer.
             self.has_news = inline.after_publish(stored, is_dry, now_ns);
             let queue = &first.queue;
             inline.work_off(stored, (is_dry, now_ns), || queue.has_more());

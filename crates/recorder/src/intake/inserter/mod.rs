@@ -3,7 +3,6 @@
 //! Live, an inserter thread serves one or several queues with its own producer. Offline, one thread
 //! merges the queues of all files by ring time (ties by source, then by record). So the ring's
 //! contents do not depend on the scheduling of threads.
-//! depend on the scheduling of threads.
 
 pub(crate) mod frame;
 mod frame_writer;

@@ -604,7 +604,7 @@ mod tests {
         fn stop(&mut self) {}
     }
 
-    /// Only the first of these interfaces is announced. The ring has room for the 60-byte frames.
+    /// A queue of 60-byte frames, 100 ms apart. Only the first interface is announced.
     fn intake_of(interfaces: &[u16], offline: bool) -> (QueueIntake, Ring) {
         let frame = |(number, interface): (i64, &u16)| FrameMeta {
             time_ns: number * STEP_NS,
@@ -677,8 +677,6 @@ mod tests {
         );
     }
 
-    /// Live, too, each window reports only its own lost packets, however the packets are divided
-    /// into bursts, even if a burst reaches beyond the window.
     #[test]
     fn what_has_no_interface_is_counted_in_its_window_however_bursts_fall() {
         let interfaces: Vec<u16> = (0..64).map(|n| u16::from(n % 7 == 3 || n > 50)).collect();
