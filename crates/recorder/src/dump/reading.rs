@@ -97,7 +97,7 @@ impl WindowReading {
         }
     }
 
-    /// The buckets that were overwritten unread since the last call.
+    /// Reports each bucket once.
     pub(super) fn lost(&mut self) -> OverwrittenBuckets {
         let mut fallen = Vec::new();
         let unknown_before_ns = self.reservation.fallen(&mut fallen);

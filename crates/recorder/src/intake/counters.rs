@@ -617,8 +617,8 @@ impl LossLog {
     }
 }
 
-/// [`LossLog::push`] merges events only into a time range shorter than this, ns. Most windows are
-/// seconds long, so 100 ms is fine enough.
+/// [`LossLog::push`] merges a new event only into a time range shorter than this, ns. Most windows
+/// are seconds long, so 100 ms is fine enough.
 const MERGE_NS: i64 = 100_000_000;
 
 /// [`LossLog::push`] merges a new event only into one of this many latest events.
