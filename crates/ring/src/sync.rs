@@ -1,6 +1,5 @@
-//! Atomics, fences, mutexes and condition variables for this crate. Normally these are std's,
-//! under `cfg(loom)` loom's models, and under ThreadSanitizer std's with explicit hand-offs
-//! (`tests/visible.rs`).
+//! Atomics, fences, mutexes and condition variables: std's, under `cfg(loom)` loom's models, and
+//! under ThreadSanitizer std's with explicit hand-offs (`tests/visible.rs`).
 
 use std::sync::PoisonError;
 
@@ -22,8 +21,7 @@ pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(retroscope_sanitize = "thread")]
 pub(crate) use visible::{Condvar, Mutex, MutexGuard};
 
-/// Locks, even after another thread panicked with the lock: the ring's data under a mutex is valid
-/// between statements.
+/// Locks, even after a panic with the lock: the data under the mutex is valid between statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -38,10 +38,7 @@ pub struct BucketInfo {
 }
 
 /// A hold on a bucket: the committed records stay readable and are not overwritten while the view
-/// lives. Keep views short-lived, because the ring skips held buckets when it needs the oldest
-/// bucket.
-///
-/// Owned, so that it can move to another thread.
+/// lives. Keep views short-lived, because the ring cannot overwrite a held bucket.
 #[derive(Debug)]
 pub struct BucketView(Hold);
 
@@ -93,19 +90,17 @@ impl BucketView {
 }
 
 /// How many records ahead the iterator prefetches payload. A core can have some 16 to 24 memory
-/// reads under way at a time. With 32 instead of 16, records of 64 bytes, which take less time
-/// each, were read a tenth faster; longer records lost nothing.
+/// reads under way at a time. With 32 instead of 16, records of 64 bytes were read a tenth faster.
 const PREFETCH_RECORDS: usize = 32;
 
-/// The iterator usually prefetches the descriptor of a record this many records before the payload
-/// of the record: 64 descriptors are 1 KiB.
+/// How many records before its payload the iterator usually prefetches a descriptor: 64 descriptors
+/// are 1 KiB.
 const PREFETCH_DESCRIPTORS: usize = 64;
 
-/// Records of one bucket, in storage order. The iterator usually prefetches the first bytes of a
-/// record some records ahead, so that readers of headers seldom wait for memory.
+/// Records of one bucket, in storage order. The iterator usually prefetches the first bytes of
+/// later records.
 #[derive(Debug, Clone)]
 pub struct Packets<'r> {
-    /// The records of the bucket before `end`.
     records: Records<'r>,
     next: usize,
     end: usize,
@@ -125,7 +120,7 @@ impl<'r> Packets<'r> {
         (self.next..self.end).map(move |index| records.time_and_length(index))
     }
 
-    /// Prefetches the first payloads; iteration prefetches the later payloads.
+    /// Prefetches the first payloads.
     pub(crate) fn ahead(self) -> Self {
         let Self { records, next, end } = self;
         (next..end.min(next + PREFETCH_RECORDS)).for_each(|index| records.prefetch(index));
@@ -152,7 +147,7 @@ impl<'r> Iterator for Packets<'r> {
         Some(packet)
     }
 
-    /// Skips `count` records, and neither reads nor prefetches their bytes.
+    /// Skips `count` records without reading their bytes.
     #[inline]
     fn nth(&mut self, count: usize) -> Option<Packet<'r>> {
         self.next = self.next.saturating_add(count).min(self.end);

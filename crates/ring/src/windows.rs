@@ -2,24 +2,23 @@
 
 use crate::EvictedBucket;
 
-/// A range of ring time, such as the times that a reservation wants, both ends included.
+/// A range of ring time, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TimeWindow {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
 }
 
-/// Many windows. Counting the windows that touch a bucket takes two binary searches.
+/// Many windows. Two binary searches count the windows that touch a bucket.
 #[derive(Debug, Default)]
 pub(crate) struct WindowCounts {
-    /// The starts of all windows, ascending.
+    /// The starts of the windows, ascending.
     from_ns: Vec<i64>,
-    /// The ends of all windows, ascending.
+    /// The ends of the windows, ascending.
     to_ns: Vec<i64>,
 }
 
 impl TimeWindow {
-    /// Touches no time.
     pub(crate) const EMPTY: Self = Self {
         from_ns: i64::MAX,
         to_ns: i64::MIN,
@@ -43,7 +42,7 @@ impl TimeWindow {
 }
 
 impl WindowCounts {
-    /// Replaces a window, which must be present, by another. An empty window is never present.
+    /// Replaces a window, which must be present unless empty.
     pub(crate) fn replace(&mut self, before: TimeWindow, after: TimeWindow) {
         for (all, before_ns, after_ns) in [
             (&mut self.from_ns, before.from_ns, after.from_ns),
@@ -59,8 +58,7 @@ impl WindowCounts {
         }
     }
 
-    /// Number of windows that touch these times: the windows that start in time, except the windows
-    /// that end before.
+    /// Number of windows that touch these times: starts up to `max_ns`, minus ends before `min_ns`.
     pub(crate) fn touching(&self, min_ns: i64, max_ns: i64) -> usize {
         let started = self.from_ns.partition_point(|from_ns| *from_ns <= max_ns);
         started - self.to_ns.partition_point(|to_ns| *to_ns < min_ns)

@@ -1,5 +1,4 @@
-//! The rights to access the bytes of the region, and the only code that writes the buckets or lends
-//! their bytes. `attach/` only copies from a region.
+//! The rights to access the bytes of the region.
 //!
 //! Code outside this module works with two kinds of tokens. [`Claimed`] and later [`OpenBucket`]
 //! are the right to write one bucket. [`Hold`] is the right to read the committed part of one
@@ -75,27 +74,24 @@ use stream::CopyLines;
 /// Interface numbers have 16 bits.
 pub(crate) const INTERFACES_MAX: usize = 1 << 16;
 
-/// The region of one ring: memory, headers, and the eventcount that wakes writers when a bucket may
-/// have become free.
+/// The region of one ring, and the eventcount that wakes writers when a bucket may have become
+/// free.
 #[derive(Debug)]
 pub(crate) struct Storage {
-    // The tables point into the memory. They are declared, and therefore dropped, before the
-    // memory.
+    // The tables point into the memory. Fields drop in the order of their declaration.
     tables: Tables,
     memory: RegionMemory,
     geometry: Geometry,
-    /// Offset of bucket 0 in the region.
     buckets_offset: usize,
     pub(crate) freed: EventCount,
-    /// How lines are copied past the cache on this processor.
     copy_lines: CopyLines,
     #[cfg(loom)]
     shadow: shadow::Shadow,
 }
 
 impl Storage {
-    /// Maps the memory, and fills all pages if the configuration says so (`prefault`). While it
-    /// fills the pages, calls `progress` with (bytes filled, total bytes).
+    /// Maps the memory, and fills all pages if `config.prefault`. Meanwhile, calls `progress` with
+    /// (bytes filled, total bytes).
     pub(crate) fn new(
         geometry: Geometry,
         config: &RingConfig,
@@ -128,13 +124,12 @@ impl Storage {
         Ok((storage, obtained))
     }
 
-    /// The path where another process finds the region, if such a path exists.
+    /// The path where another process finds the region, if any.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         self.memory.path()
     }
 
-    /// The region up to the end of the last bucket: address and bytes. Valid as long as the storage
-    /// lives.
+    /// The region up to the end of the last bucket: address and bytes.
     #[cfg(not(loom))]
     pub(crate) fn region(&self) -> (std::ptr::NonNull<u8>, usize) {
         let last = self.geometry.buckets * self.geometry.bucket_bytes;
@@ -142,12 +137,11 @@ impl Storage {
     }
 
     /// Adds an interface to the region's table. Callers must call one at a time, with numbers that
-    /// ascend from 0 without gaps. `false`: the table is full, and the region counts the interface
-    /// as unlisted.
+    /// ascend from 0 without gaps. `false`: the table is full.
     pub(crate) fn list_interface(&self, id: u16, entry: &InterfaceEntry) -> bool {
         let state = &self.tables.state[0];
         let Some(slot) = self.tables.interfaces.get(usize::from(id)) else {
-            state.interfaces_unlisted.fetch_add(1, Ordering::Relaxed); // a count, which orders nothing
+            state.interfaces_unlisted.fetch_add(1, Ordering::Relaxed); // orders nothing
             return false;
         };
         slot.write(entry);
@@ -156,7 +150,7 @@ impl Storage {
         true
     }
 
-    /// The slot of a step in the region. Panics unless `slot < STEPS_MAX`.
+    /// Panics unless `slot < STEPS_MAX`.
     pub(crate) fn step(&self, slot: usize) -> &StepSlot {
         &self.tables.steps[slot]
     }
@@ -210,9 +204,7 @@ impl Storage {
         BucketMemory::new(self, bucket)
     }
 
-    /// Copies into a bucket. All bytes of records and descriptors pass through this function or
-    /// `stream_in`, except the bytes that `WriteBuffer::put_group` and `put_packed` store
-    /// themselves.
+    /// Copies into a bucket.
     ///
     /// # Safety
     /// The caller owns the bucket (claimed or open), and no byte of the range was committed in this
@@ -242,8 +234,7 @@ impl Storage {
         unsafe { self.copy_lines.copy(place, lines.as_ptr(), lines.len()) };
     }
 
-    /// Offset of a record's descriptor in its bucket. Does not check `index`: [`Storage::place`]
-    /// checks the range that is written.
+    /// Offset of a record's descriptor in its bucket. Does not check `index`.
     #[inline(always)]
     fn descriptor_offset(&self, index: usize) -> usize {
         self.geometry.bucket_bytes - DESCRIPTOR_BYTES * (index + 1)

@@ -1,4 +1,4 @@
-//! The right to write: a claimed bucket, and later an open bucket.
+//! The right to write a bucket: claimed, and later open.
 #![expect(unsafe_code, reason = "writes into the region")]
 
 use std::sync::Arc;
@@ -16,11 +16,10 @@ use crate::{BucketRef, Record, barrier::Barrier, sync::Ordering};
 use descriptor::{CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Extension};
 
 /// Payloads are packed byte by byte. Under loom, no two records may share a 16-byte cell of the
-/// shadow (`tests/shadow.rs`), with which loom checks accesses.
+/// shadow (`tests/shadow.rs`).
 const PAYLOAD_ALIGNMENT: usize = if cfg!(loom) { 16 } else { 1 };
 
-/// A bucket between claim and opening. The owner of this value can still read the times of the
-/// previous records ([`Self::old_time_ns`]).
+/// A bucket between claim and opening, still with any previous records.
 #[derive(Debug)]
 pub(crate) struct Claimed<'s> {
     storage: &'s Arc<Storage>,
@@ -54,11 +53,11 @@ impl<'s> Claimed<'s> {
     }
 
     /// Ring time of a record that the bucket contained before the claim. Panics unless the record
-    /// had been committed.
+    /// was committed.
     pub(crate) fn old_time_ns(&self, index: usize) -> i64 {
         let bucket = self.bucket.index as usize;
         let header = self.storage.bucket(bucket);
-        assert!((index as u64) < header.committed.load(Ordering::Relaxed)); // this thread owns the header since the claim
+        assert!((index as u64) < header.committed.load(Ordering::Relaxed)); // we own it
         let base_ns = header.base_ns.load(Ordering::Relaxed); // this thread owns the header
         // SAFETY: the record was committed. The claim (edge R–C in `lib.rs`) comes after the end of
         // the generation that contains the record, which the outer mutex ordered before the claim.
@@ -66,7 +65,7 @@ impl<'s> Claimed<'s> {
         unsafe { self.storage.bucket_memory(bucket).packet(base_ns, index) }.time_ns
     }
 
-    /// Writes the header of the new generation. From then on readers can hold the bucket.
+    /// Writes the header of the new generation, and lets readers hold the bucket.
     pub(crate) fn open(self, opening: Opening) -> OpenedBucket<'s> {
         let header = self.storage.bucket(self.bucket.index as usize);
         // Relaxed: ordered before the opening (edge O in `lib.rs`).
@@ -94,7 +93,7 @@ impl<'s> Claimed<'s> {
     }
 }
 
-/// An opened bucket without a writer. The owner of this value may become the writer.
+/// An opened bucket without a writer.
 #[derive(Debug)]
 pub(crate) struct OpenedBucket<'s> {
     storage: &'s Arc<Storage>,
@@ -112,8 +111,8 @@ impl OpenedBucket<'_> {
     }
 }
 
-/// The only writer of an open bucket. One value serves all buckets of a producer in turn, because
-/// its buffer is too large to build for each bucket.
+/// The only writer of an open bucket. One value serves all buckets of a producer in turn: its
+/// buffer is too large to build for each bucket.
 #[derive(Debug)]
 pub(crate) struct OpenBucket {
     buffer: WriteBuffer,
@@ -144,17 +143,15 @@ impl OpenBucket {
         self.bucket
     }
 
-    /// The proof that this processor can store bursts with AVX-512 VBMI (`Avx512Vbmi::detect`).
     pub(crate) fn wide(&self) -> Option<Avx512Vbmi> {
         self.buffer.wide
     }
 
-    /// Number of the next record, counted over the producer's life.
     pub(crate) fn end(&self) -> u64 {
         self.opening.first + self.stored.count as u64
     }
 
-    /// Captured bytes before the next record, counted over the producer's life.
+    /// Captured bytes before the next record, over the producer's life.
     pub(crate) fn end_bytes(&self) -> u64 {
         self.opening.first_bytes + self.stored.bytes
     }
@@ -170,8 +167,7 @@ impl OpenBucket {
             || self.stored.count - self.committed >= records
     }
 
-    /// Stores a record of at most [`CAPTURED_BYTES_MAX`] bytes. `false`: the bucket has no room. An
-    /// empty bucket has room for any record.
+    /// Stores a record of at most [`CAPTURED_BYTES_MAX`] bytes. `false`: the bucket has no room.
     pub(crate) fn append(&mut self, record: &Record<'_>) -> bool {
         let captured = record.parts.iter().map(|part| part.len()).sum::<usize>();
         assert!(captured <= CAPTURED_BYTES_MAX);
@@ -205,8 +201,7 @@ impl OpenBucket {
 
     /// Stores records until a reason to stop. Returns the number stored, and the reason. With
     /// `publish_bytes` or `publish_records` unpublished it continues to the end of a group of 32
-    /// records. With twice `publish_bytes` unpublished it does not wait for the end of a group. It
-    /// then stops after the current long record, or after the current run of short records.
+    /// records. With twice `publish_bytes` unpublished it does not wait for the end of a group.
     #[inline(always)]
     pub(crate) fn append_burst<'a, const WIDE: bool>(
         &mut self,
@@ -219,16 +214,13 @@ impl OpenBucket {
         let publish_at = self.committed_bytes + publish_bytes;
         let stop = loop {
             // Prefer the end of a group. A half-published line of descriptors would have to be read
-            // again to be completed, and the next fence would wait for that. With twice
-            // `publish_bytes` unpublished, the burst does not wait for the end of a group.
+            // again to be completed, and the next fence would wait for that.
             let beyond = self.stored.bytes.checked_sub(publish_at);
             let whole = self.stored.count.is_multiple_of(DESCRIPTORS);
             let many = self.stored.count - self.committed >= publish_records;
             if (whole && many) || beyond.is_some_and(|beyond| whole || beyond >= publish_bytes) {
                 break BurstStop::Publish;
             }
-            // `until`: the first end of a group with at least `publish_records` unpublished
-            // records.
             let until = (self.committed + publish_records).next_multiple_of(DESCRIPTORS);
             let records_max = until.saturating_sub(self.stored.count).max(1);
             let limits = self.burst_limits(publish_at, publish_bytes);
@@ -251,8 +243,6 @@ impl OpenBucket {
         (self.stored.count - before, stop)
     }
 
-    /// The limits of a burst, as payload offsets: the soft limit is where `publish_at` captured
-    /// bytes end, the hard limit `publish_bytes` later.
     #[inline(always)]
     fn burst_limits(&self, publish_at: u64, publish_bytes: u64) -> BurstLimits {
         let bucket_bytes = self.storage.geometry().bucket_bytes;
@@ -267,9 +257,8 @@ impl OpenBucket {
         }
     }
 
-    /// Stores at most `records_max` short records: to the end of a group of 32, or, if packed, to
-    /// the first end of a group at or after the soft limit. Returns the reason if it stopped
-    /// earlier.
+    /// Stores at most `records_max` short records. Returns the reason for a stop, or `None` at a
+    /// limit.
     #[inline(always)]
     fn append_shorts<'a, const WIDE: bool>(
         &mut self,
@@ -282,8 +271,8 @@ impl OpenBucket {
             .bucket_bytes
             .saturating_sub(needed(stored.end, 0, stored.count));
         let records_max = records_max.min(left / (SHORT_BYTES + DESCRIPTOR_BYTES));
-        // Under loom, [`Self::append`] stores each record: this path packs payloads, and two
-        // records must not share a cell of the shadow (`tests/shadow.rs`).
+        // Under loom [`Self::append`] stores each record: two records must not share a cell of the
+        // shadow (`tests/shadow.rs`).
         if records_max == 0 || cfg!(loom) {
             return Some(records.next().map_or(BurstStop::End, BurstStop::Refused));
         }
@@ -349,9 +338,8 @@ impl OpenBucket {
         true
     }
 
-    /// Ends the bucket, whose stored records must all be committed, and continues in `next`, a
-    /// bucket of the same ring. `closing` is the number of buckets that closed before, `mono_ns`
-    /// the monotonic clock.
+    /// Ends the bucket, whose stored records must all be committed, and continues in `next`.
+    /// `closing` is the number of buckets that closed before, `mono_ns` the monotonic clock.
     pub(crate) fn change(&mut self, next: OpenedBucket<'_>, closing: u64, mono_ns: i64) {
         assert!(Arc::ptr_eq(&self.storage, next.storage));
         let link = Link::to(next.bucket).0;

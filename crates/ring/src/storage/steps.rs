@@ -7,18 +7,16 @@
 //!      3    stamp minus ring time of this clock's records from then on, ns, two's complement
 //! ```
 //!
-//! When the table is full, a slot is reused if no record in the ring needs the slot's step. A
-//! reader of another process loads word 0 before and after the other words.
+//! A slot may be reused if no record in the ring needs its step.
 
 use crate::{
     Step,
     sync::{AtomicU64, Ordering, fence},
 };
 
-/// Number of slots in the table.
 pub(crate) const STEPS_MAX: usize = if cfg!(loom) { 2 } else { 1024 };
 
-/// A slot for a step, as stored in the region. All zeros: empty.
+/// A slot for a step, as stored in the region.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct StepSlot([AtomicU64; 4]);
@@ -33,7 +31,7 @@ impl StepSlot {
         for (word, value) in words.iter().zip(encode(step)) {
             word.store(value, Ordering::Relaxed); // ordered by the version
         }
-        version.store(before + 2, Ordering::Release); // a reader that sees the version sees the words
+        version.store(before + 2, Ordering::Release); // then a reader sees the words
     }
 }
 
@@ -42,8 +40,8 @@ fn encode(step: &Step) -> [u64; 3] {
     [place, step.first, step.offset_ns.cast_unsigned()]
 }
 
-/// Decodes the words of a slot, whatever their value. `load` loads one word of the slot. `None`:
-/// the slot is empty, or was being written at each of 8 attempts.
+/// Decodes the words of a slot. `None`: the slot is empty, or was being written at each of 8
+/// attempts.
 #[cfg(not(loom))]
 pub(crate) fn read(load: impl Fn(usize, Ordering) -> u64) -> Option<Step> {
     const ATTEMPTS: usize = 8;
@@ -53,7 +51,7 @@ pub(crate) fn read(load: impl Fn(usize, Ordering) -> u64) -> Option<Step> {
             return None;
         }
         let [place, first, offset_ns] = [1, 2, 3].map(|word| load(word, Ordering::Relaxed));
-        fence(Ordering::Acquire); // the loads of the words come before the second load of the version
+        fence(Ordering::Acquire); // the words are loaded before the second load
         if version.is_multiple_of(2) && load(0, Ordering::Relaxed) == version {
             return Some(Step {
                 producer: usize::try_from(place >> 16).ok()?,

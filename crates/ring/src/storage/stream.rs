@@ -1,24 +1,22 @@
-//! Stores that go past the cache. They replace whole lines without reading the lines first.
+//! Stores that go past the cache: they replace whole lines without reading the lines first.
 //!
-//! x86-64 has `movntdq` (SSE2, which every x86-64 CPU has, and wider variants), aarch64 has `stnp`,
-//! which is a hint. Elsewhere, under loom, and under the sanitizers, which do not see through
-//! assembly, these are regular copies.
+//! x86-64 has `movntdq` (SSE2, and wider variants), aarch64 has `stnp`, which is a hint. Under loom
+//! and the sanitizers, which do not see through assembly, these are regular copies.
 #![expect(unsafe_code, reason = "stores by address")]
 
-/// Bytes of a cache line of most processors. Under loom a line is as small as a record.
+/// Bytes of a cache line of most processors, smaller under loom.
 pub(super) const LINE_BYTES: usize = if cfg!(loom) { 16 } else { 64 };
 
-/// Copies lines past the cache, with stores of 32 bytes if the processor has AVX-512VL.
+/// Copies lines past the cache.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CopyLines {
     /// x86-64 with AVX-512VL: two stores a line instead of four. On a Zen 4 this stored 590-byte
-    /// records in a tenth less time. The code uses the registers `ymm16` and `ymm17`, which SSE
-    /// instructions cannot name. A switch between AVX and SSE code then costs nothing.
+    /// records in a tenth less time. SSE instructions cannot name the registers `ymm16` and
+    /// `ymm17`: a switch between AVX and SSE code then costs nothing.
     is_wide: bool,
 }
 
 impl CopyLines {
-    /// Selects the copy for this processor.
     pub(super) fn detect() -> Self {
         #[cfg(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize))))]
         let is_wide = std::arch::is_x86_feature_detected!("avx512vl");
@@ -29,8 +27,7 @@ impl CopyLines {
 
     /// Copies `bytes`, a multiple of [`LINE_BYTES`], to an address that is also a multiple.
     ///
-    /// Other threads may see these stores before earlier stores and after later stores, until
-    /// [`fence`].
+    /// Without [`fence`], other threads may see later stores before these stores.
     ///
     /// # Safety
     /// `from` is valid for reads and `to` for writes of `bytes` bytes, nobody else accesses the
@@ -70,8 +67,8 @@ unsafe fn copy_each<const WIDE: bool>(to: *mut u8, from: *const u8, bytes: usize
 #[cfg(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize))))]
 #[inline(always)]
 unsafe fn copy_one<const WIDE: bool>(to: *mut u8, from: *const u8) {
-    // Assembly for a whole line: the intrinsic for one store would need a separate register for the
-    // address of each store.
+    // Assembly for a whole line: intrinsics would need a separate register for the address of each
+    // store.
     if WIDE {
         // SAFETY: loads and stores the 64 bytes of one line, which the caller guarantees, and
         // changes only the named registers. The caller knows that the processor and the system have
@@ -144,7 +141,7 @@ unsafe fn copy_one<const WIDE: bool>(to: *mut u8, from: *const u8) {
 }
 
 /// Orders this thread's stores past the cache before all its later stores. On x86-64 a Release
-/// store alone does not.
+/// store does not.
 #[inline]
 pub(super) fn fence() {
     #[cfg(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize))))]
@@ -164,7 +161,6 @@ pub(super) fn fence() {
 pub(super) struct Thread(usize);
 
 impl Thread {
-    /// The calling thread.
     #[inline]
     pub(super) fn current() -> Self {
         thread_local! {
@@ -174,7 +170,7 @@ impl Thread {
     }
 }
 
-/// Prefetches the line at an address. Any address is allowed: this is a hint and never faults.
+/// Prefetches the line at an address. Any address is allowed: the hint never faults.
 #[inline(always)]
 pub(super) fn prefetch(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]

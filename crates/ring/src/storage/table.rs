@@ -3,8 +3,7 @@
 
 use std::{ops::Deref, ptr::NonNull};
 
-/// A slice in memory of another owner. Under loom a boxed slice replaces this type
-/// (`tests/heap.rs`).
+/// A slice in memory of another owner.
 #[derive(Debug)]
 pub(super) struct Table<T>(NonNull<[T]>);
 
@@ -14,8 +13,7 @@ unsafe impl<T: Send> Send for Table<T> {}
 unsafe impl<T: Sync> Sync for Table<T> {}
 
 impl<T> Table<T> {
-    /// A table over the entries from `first` on. Does not access the memory, so no page is touched
-    /// before an entry is used.
+    /// A table over the entries from `first` on. Touches no page.
     ///
     /// # Safety
     /// `first` is aligned and valid for `length` entries, for as long as the table lives. Other

@@ -7,8 +7,8 @@
 pub(crate) struct Avx512Vbmi(());
 
 impl Avx512Vbmi {
-    /// `None` if the processor is not x86-64 or lacks one of these extensions. Also `None` under
-    /// loom, and under ThreadSanitizer, which does not see accesses of more than 16 bytes.
+    /// `None` without these extensions, under loom, and under ThreadSanitizer, which does not see
+    /// accesses of more than 16 bytes.
     pub(super) fn detect() -> Option<Self> {
         #[cfg(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize = "thread"))))]
         let is_there = std::arch::is_x86_feature_detected!("avx512bw")
@@ -19,7 +19,7 @@ impl Avx512Vbmi {
         is_there.then_some(Self(()))
     }
 
-    /// Runs `work`. The compiler may use the extensions in the code of `work` that it inlines here.
+    /// Runs `work`. The compiler may use the extensions in code that it inlines here.
     #[inline]
     pub(crate) fn run<R>(self, work: impl FnOnce() -> R) -> R {
         // SAFETY: the processor has the features: `detect` makes the only values.

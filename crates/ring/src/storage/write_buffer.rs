@@ -5,28 +5,20 @@
 //! line. Stores that go past the cache (non-temporal) need whole lines, many in a row. Written line
 //! by line, with payload and descriptors alternating, they cost about twice as much. The buffer
 //! therefore collects payloads until 1 KiB is complete (and 1 KiB more, see `YOUNG_BYTES`), and
-//! descriptors in groups of 32. A piece longer than 512 bytes bypasses the buffer, except for its
-//! first and last line. If the processor has the instructions, a register assembles the lines of
-//! short records instead (`write_buffer/packed.rs`).
+//! descriptors in groups of 32.
 //!
-//! The writer chooses the kind of store by its load. It uses regular stores while fewer than 4 KiB
-//! were stored since the last publication, because an awake reader finds these bytes in the cache.
-//! A fence after 4 KiB or less would cost more than it saves. Later it uses non-temporal stores,
-//! which replace a line without reading the line first. It uses non-temporal stores at once if the
-//! previous publication covered at least 8 KiB. A link that stores less than 4 KiB between
-//! publications therefore gets only regular stores. In bursts, regular stores of short records go
-//! directly to the bucket. In a run of up to 32 short records the kind of store does not change.
+//! The writer chooses the kind of store by its load. It first uses regular stores: an awake reader
+//! finds these bytes in the cache, and a fence after few bytes would cost more than it saves. After
+//! 4 KiB since the last publication it uses non-temporal stores for whole lines, and at once if the
+//! previous publication covered at least 8 KiB.
 //!
 //! A store fence covers only the thread that runs the fence. If a producer moves to another thread
 //! with unfenced stores, the next call runs a fence for all threads ([`Barrier::heavy`]). If the
-//! kernel cannot do that, from the start or since a seccomp filter forbids the call, all later
-//! stores are regular stores.
+//! kernel cannot do that, all later stores are regular stores.
 //!
-//! A publication writes all pending bytes: whole lines and whole groups of descriptors by the
-//! current kind of store, the rest of a line or a group by regular stores. A fence follows if any
-//! store went past the cache. A line may then be half published. Its second half is written later
-//! without touching the first half (invariant 3 of ARCHITECTURE.md: no byte of a published record
-//! is stored again).
+//! A publication writes all pending bytes. A line may then be half published. Its second half is
+//! written later without touching the first half (invariant 3 of ARCHITECTURE.md: no byte of a
+//! published record is stored again).
 #![expect(unsafe_code, reason = "writes into the region")]
 
 #[cfg(all(target_arch = "x86_64", not(loom)))]
@@ -42,17 +34,15 @@ use super::{
 };
 use crate::{Record, barrier::Barrier};
 
-/// Before a group or a piece is added, the buffer contains fewer payload bytes than this, including
-/// bytes that are already in the bucket.
+/// Before a group or a piece is added, the buffer contains fewer payload bytes than this.
 const PAYLOAD_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4096 };
 /// Number of the most recent bytes that stay in the buffer when older bytes are written. A load of
 /// bytes from two recent stores stalls until both stores have left the processor's store buffer,
-/// where they queue after stores to memory. A line is therefore read some time after it was filled.
+/// where they queue after stores to memory.
 const YOUNG_BYTES: usize = if cfg!(loom) { 0 } else { 1024 };
-/// Older bytes are written together when there are at least this many, or earlier, for example at a
-/// publication.
+/// Bytes older than the last `YOUNG_BYTES` are usually written once there are this many.
 const AT_ONCE_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
-/// Longer pieces bypass the buffer, except for their first and last line. Loom's stacks are small.
+/// A longer piece of payload bypasses the buffer, except for its first and last line.
 pub(super) const SHORT_BYTES: usize = if cfg!(loom) { 16 } else { 512 };
 /// Number of descriptors in a group. Descriptors wait in the buffer until the group is complete or
 /// published.
@@ -70,12 +60,11 @@ const _: () = assert!((DESCRIPTORS * DESCRIPTOR_BYTES).is_multiple_of(LINE_BYTES
 const _: () = assert!(PAYLOAD_BYTES.is_multiple_of(LINE_BYTES));
 const _: () = assert!(YOUNG_BYTES + AT_ONCE_BYTES <= PAYLOAD_BYTES);
 
-/// Contains the bytes stored into the open bucket that are not in its memory yet. Each producer has
-/// one buffer, for all its buckets in turn. Offsets are bytes from the start of the bucket.
+/// Contains the stored bytes of the open bucket that are not in its memory yet. Offsets are bytes
+/// from the start of the bucket.
 #[repr(C, align(64))]
 pub(super) struct WriteBuffer {
-    /// Payload from `base` on. Fewer than `PAYLOAD_BYTES` are used when a group begins, and a group
-    /// adds at most `GROUP_BYTES`.
+    /// Payload from `base` on.
     payload: [u8; PAYLOAD_BYTES + GROUP_BYTES],
     /// The current group of 32 descriptors in memory order: the first descriptor is last.
     descriptors: [Descriptor; DESCRIPTORS],
@@ -108,16 +97,14 @@ pub(super) struct StoredRecords {
     pub(super) max_ns: i64,
 }
 
-/// Why a burst stopped.
 #[derive(Debug)]
 pub(crate) enum BurstStop<'a> {
-    /// All records are stored.
+    /// The iterator has no more records.
     End,
     /// Enough records are unpublished for a publication.
     Publish,
-    /// This record was not stored. It does not suit the path that was tried (for example too short,
-    /// too long, in several parts, or not in the compact form). Or it may not fit the bucket, or no
-    /// bucket is open.
+    /// This record was not stored: it does not suit the path that was tried, it may not fit the
+    /// bucket, or no bucket is open.
     Refused(Record<'a>),
 }
 
@@ -132,8 +119,7 @@ pub(super) struct BurstLimits {
     pub(super) hard_end: usize,
 }
 
-/// The bucket that a buffer writes to. Only the owner of an open bucket makes this value, and is
-/// thereby the bucket's only writer.
+/// The bucket that a buffer writes to. Only the owner of the open bucket makes this value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BucketTarget<'s> {
     storage: &'s Storage,
@@ -154,7 +140,6 @@ impl<'s> BucketTarget<'s> {
         unsafe { self.storage.copy_in(self.bucket, offset, bytes) };
     }
 
-    /// The address of a range inside the bucket.
     #[inline(always)]
     fn range(self, offset: usize, length: usize) -> *mut u8 {
         self.storage.place(self.bucket, offset, length)
@@ -167,7 +152,6 @@ impl<'s> BucketTarget<'s> {
 }
 
 impl WriteBuffer {
-    /// A buffer for a producer's first bucket.
     pub(super) fn new(barrier: Barrier) -> Self {
         Self {
             payload: [0; PAYLOAD_BYTES + GROUP_BYTES],
@@ -184,8 +168,7 @@ impl WriteBuffer {
         }
     }
 
-    /// Continues at the start of another bucket, after [`Self::drain`]. The kind of store stays the
-    /// same.
+    /// Continues at the start of another bucket, after [`Self::drain`].
     pub(super) fn restart(&mut self) {
         assert!(!self.unfenced, "fenced before");
         self.base = 0;
@@ -196,8 +179,8 @@ impl WriteBuffer {
 
     /// Adds records while they are short, in one part, and fit the compact form. Adds at most
     /// `records_max`, and at most to the end of the group of 32 that contains `stored.count`. The
-    /// caller guarantees that this many short records fit the bucket. Returns the new counts and
-    /// times of the bucket, and why it stopped before either limit, if it did.
+    /// caller guarantees that this many short records fit the bucket. Returns the new counts, and
+    /// why it stopped before either limit, if it did.
     #[inline(always)]
     pub(super) fn put_group<'a>(
         &mut self,
@@ -214,11 +197,10 @@ impl WriteBuffer {
         // Regular stores go directly to the bucket. Bytes that will go past the cache wait in the
         // buffer.
         let direct = !self.streaming;
-        // Payload that waits before `begin` is written first.
         let mut settled = !direct || self.written == begin;
         let memory = target.range(begin, room).wrapping_sub(begin);
-        // The address of payload offset 0: the bucket's start, or the address where the bucket
-        // would start if the buffer were part of the bucket.
+        // Address of payload offset 0: the bucket's start, or where the bucket would start if it
+        // contained the buffer.
         let origin = if direct {
             memory
         } else {
@@ -246,8 +228,8 @@ impl WriteBuffer {
                 break;
             };
             if !settled {
-                // Deferred until a short record arrives: a long record completes the pending cache
-                // line, and one store then writes the line.
+                // Deferred: a long record would complete the pending cache line, and one store then
+                // writes the line.
                 self.settle(target, begin);
                 settled = true;
             }
@@ -277,9 +259,8 @@ impl WriteBuffer {
     }
 
     /// Adds records from `next` on while they are long, in one part, and fit the compact form and
-    /// the bucket. Returns `None` after a record that ends at or after `limits.soft_end` and either
-    /// completes a group or ends at or after `limits.hard_end`. Updates `stored` after every
-    /// record, because the iterator may panic.
+    /// the bucket. Returns `None` if a record reaches the soft limit and completes a group, or
+    /// reaches the hard limit. Updates `stored` after every record, because the iterator may panic.
     #[inline(always)]
     pub(super) fn put_longs<'a>(
         &mut self,
@@ -318,8 +299,8 @@ impl WriteBuffer {
         }
     }
 
-    /// Must be called before other methods, because the producer may have moved to this thread. In
-    /// this case, fences the unfenced stores of the previous thread.
+    /// Must be called before other methods: the producer may have moved to this thread. In this
+    /// case, fences the unfenced stores of the previous thread.
     #[inline(always)]
     pub(super) fn enter(&mut self) {
         let here = Thread::current();
@@ -334,11 +315,11 @@ impl WriteBuffer {
     /// The producer moved to this thread. A fence of this thread does not cover the stores of the
     /// previous thread.
     ///
-    /// If a seccomp filter has forbidden membarrier(2) after the start, all later stores are
-    /// regular stores. The hand-over itself then usually fences the earlier stores: the previous
-    /// thread released a mutex, sent into a channel or ended, by a locked instruction. A locked
-    /// instruction waits until the processor has written all buffered stores, non-temporal stores
-    /// too (Intel SDM, volume 3A, "Strengthening or Weakening the Memory-Ordering Model"; AMD
+    /// If a seccomp filter has forbidden membarrier(2) meanwhile, all later stores are regular
+    /// stores. The hand-over itself then usually fenced the earlier stores, by a locked
+    /// instruction. Such an instruction waits until the processor has written all buffered stores,
+    /// non-temporal stores too (Intel SDM, volume 3A, "Strengthening or Weakening the
+    /// Memory-Ordering Model"; AMD
     /// 25112, "Write-Combining Completion Events").
     #[cold]
     fn fence_everywhere(&mut self) {
@@ -390,15 +371,15 @@ impl WriteBuffer {
         }
     }
 
-    /// The next payload starts at `start` instead of `end`. Only loom leaves gaps.
+    /// The next payload starts at `start`. Only loom leaves gaps.
     pub(super) fn skip(&mut self, end: usize, start: usize) {
         if self.written == end {
             self.written = start;
         }
     }
 
-    /// Writes the payload up to offset `end` and the descriptors before `count` to the bucket, then
-    /// calls [`Self::fence`]. Must be called before the records are published.
+    /// Writes the payload up to offset `end` and the descriptors before `count` to the bucket, and
+    /// runs [`Self::fence`]. Must be called before the records are published.
     pub(super) fn drain(&mut self, target: BucketTarget<'_>, end: usize, count: usize) {
         self.settle(target, end);
         self.write_descriptors(target, count);
@@ -408,15 +389,13 @@ impl WriteBuffer {
         self.run_start = end;
     }
 
-    /// Orders stores past the cache before all later stores. A burst that began after the last
-    /// publication and stored no record may have left unfenced stores.
+    /// Orders stores past the cache before all later stores.
     pub(super) fn fence(&mut self) {
         if std::mem::take(&mut self.unfenced) {
             stream::fence();
         }
     }
 
-    /// Whether [`Self::write_older`] is due, with payload up to `end` in the buffer.
     #[inline(always)]
     fn is_full(&self, end: usize) -> bool {
         end - self.written >= YOUNG_BYTES + AT_ONCE_BYTES || end - self.base >= PAYLOAD_BYTES
@@ -443,8 +422,6 @@ impl WriteBuffer {
         }
     }
 
-    /// Writes the pending part of the lines that end at or before `before`. The payload ends at
-    /// `end`.
     #[inline(always)]
     fn write_before(&mut self, target: BucketTarget<'_>, before: usize, end: usize) {
         let full = before & !(LINE_BYTES - 1);
@@ -453,7 +430,6 @@ impl WriteBuffer {
             return;
         }
         if !self.written.is_multiple_of(LINE_BYTES) {
-            // The rest of a line whose first part is already in the bucket.
             let line_end = self.written.next_multiple_of(LINE_BYTES);
             target.write(
                 self.written,
@@ -474,8 +450,7 @@ impl WriteBuffer {
         }
     }
 
-    /// Makes `base`, a multiple of a line, the first byte of the buffer. Keeps the payload from
-    /// `base` to `end`.
+    /// Makes `base`, a multiple of a line, the first byte of the buffer.
     #[inline(always)]
     fn move_to_front(&mut self, base: usize, end: usize) {
         self.payload
@@ -483,9 +458,8 @@ impl WriteBuffer {
         self.base = base;
     }
 
-    /// Adds a piece longer than 512 bytes: completes the pending line, writes the whole lines
-    /// directly to the bucket, and keeps the rest in the buffer. Returns the new end of the
-    /// payload.
+    /// Adds a piece longer than [`SHORT_BYTES`]. Its whole lines go directly to the bucket. Returns
+    /// the new end of the payload.
     #[inline]
     fn put_long(&mut self, target: BucketTarget<'_>, end: usize, bytes: &[u8]) -> usize {
         let to_line = end.next_multiple_of(LINE_BYTES) - end;
@@ -515,7 +489,6 @@ impl WriteBuffer {
         if first == count {
             return;
         }
-        // In memory, later descriptors come first.
         let group_end = count.next_multiple_of(DESCRIPTORS);
         let bytes = Descriptor::as_bytes(&self.descriptors[group_end - count..group_end - first]);
         let offset = target.storage.descriptor_offset(count - 1);
@@ -528,7 +501,6 @@ impl WriteBuffer {
         self.written_descriptors = count;
     }
 
-    /// Copies bytes into the buffer.
     fn keep(&mut self, place: usize, bytes: &[u8]) {
         self.payload[place..place + bytes.len()].copy_from_slice(bytes);
     }
@@ -540,16 +512,15 @@ impl WriteBuffer {
     }
 }
 
-/// Bytes that a bucket must have for one more record: `count` records whose payload ends at
-/// `start`, and a record of `captured` bytes. An extension always counts, whether needed or not:
-/// the test is then simple, and the loss is at most 16 bytes a bucket.
+/// Bytes that a bucket must have for one more record of `captured` bytes, after `count` records
+/// whose payload ends at `start`. An extension always counts: the test is then simple, and the loss
+/// is at most 16 bytes a bucket.
 #[inline(always)]
 pub(super) fn needed(start: usize, captured: usize, count: usize) -> usize {
     start + EXTENSION_BYTES + captured + DESCRIPTOR_BYTES * (count + 1)
 }
 
 impl StoredRecords {
-    /// An empty bucket.
     pub(super) const EMPTY: Self = Self {
         count: 0,
         end: 0,
@@ -558,7 +529,6 @@ impl StoredRecords {
         max_ns: i64::MIN,
     };
 
-    /// Includes the time of one more record.
     #[inline(always)]
     pub(super) fn seen(self, time_ns: i64) -> Self {
         Self {
@@ -568,7 +538,6 @@ impl StoredRecords {
         }
     }
 
-    /// Includes one more record, whose payload ends at `end`.
     #[inline(always)]
     pub(super) fn with(self, time_ns: i64, captured: usize, end: usize) -> Self {
         Self {
@@ -580,7 +549,7 @@ impl StoredRecords {
     }
 }
 
-/// Omits the pending bytes: they are captured traffic, and many.
+/// Omits the pending bytes, which are captured traffic.
 impl fmt::Debug for WriteBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WriteBuffer")
@@ -594,9 +563,9 @@ impl fmt::Debug for WriteBuffer {
     }
 }
 
-/// Copies a piece of at most 512 bytes. A piece of 33 to 64 bytes (the shortest frames have 60, or
-/// 64 with their checksum) is copied as two pieces of 32 bytes that may overlap. A call to `memcpy`
-/// alone costs as much as such a copy.
+/// Copies a piece. A piece of 33 to 64 bytes (the shortest frames have 60, or 64 with their
+/// checksum) is copied as two pieces of 32 bytes that may overlap. A call to `memcpy` alone costs
+/// as much as such a copy.
 #[inline(always)]
 unsafe fn copy_short(to: *mut u8, from: &[u8]) {
     const HALF: usize = 32;

@@ -1,16 +1,12 @@
 //! std's mutex and condition variable, with an order that ThreadSanitizer sees.
 //!
-//! The standard library is compiled without the sanitizer. The sanitizer sees the part of a lock
-//! that is inlined here, but not the contended part, so a hand-over through a mutex can look like a
-//! race. This module repeats each hand-over on a separate atomic: stored (Release) while the lock
-//! is still held, loaded (Acquire) when the lock is held again. The lock orders the two accesses,
-//! so the load reads the latest store. A condition variable orders nothing that its mutex does not
-//! order.
+//! The standard library is compiled without the sanitizer. The sanitizer does not see the contended
+//! part of a lock, so a hand-over through a mutex can look like a race. This module repeats each
+//! hand-over on a separate atomic: stored (Release) while the lock is still held, loaded (Acquire)
+//! when the lock is held again. A condition variable orders nothing that its mutex does not order.
 //!
-//! Fences have no such substitute, because the sanitizer does not support fences. No fence of this
-//! crate hands over memory inside the process (the table in `lib.rs` names the edges). F1 to F4
-//! decide who checks again (Dekker), and P1, P2 or a mutex order the data that is then read. G is
-//! for readers in other processes.
+//! The sanitizer does not support fences. No fence of this crate hands over memory inside the
+//! process (the table in `lib.rs` names the edges).
 
 use std::{
     fmt,

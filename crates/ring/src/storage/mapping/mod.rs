@@ -1,5 +1,4 @@
-//! The region's memory: one mapping, in pages of 2 MiB if the system provides huge pages. With
-//! `prefault` the mapping is filled before first use.
+//! The region's memory: one mapping, in pages of 2 MiB where possible.
 //!
 //! | backing | explicit huge pages | otherwise `MADV_HUGEPAGE`, if allowed by |
 //! |---|---|---|
@@ -7,9 +6,8 @@
 //! | memfd | `MFD_HUGETLB` | `transparent_hugepage/shmem_enabled` |
 //! | file | a path on hugetlbfs | a tmpfs mounted with `huge=advise` or more |
 //!
-//! Anonymous memory and memfds get explicit huge pages only with `prefault`. Other files usually
-//! have pages of 4 KiB. The kernel reports how much memory is in transparent huge pages; this
-//! module does not infer the amount. The NUMA node is set before the mapping is first touched.
+//! Anonymous memory and memfds get explicit huge pages only with `prefault`. The NUMA node is set
+//! before the mapping is filled.
 #![expect(unsafe_code, reason = "maps memory and hands out its address")]
 
 mod buffer;
@@ -44,19 +42,17 @@ use crate::{Backing, Numa, Pages, RingConfig, RingError};
 
 /// Alignment of the region and of its first bucket, in bytes.
 pub(crate) const ALIGNMENT: usize = 2 << 20;
-/// The smallest page, in bytes. Linux before 5.14 cannot fill a range on request: there the kernel
-/// stores one byte into each page.
+/// The smallest page size, in bytes.
 const PAGE_BYTES: usize = 4096;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// An owned mapping, aligned to [`ALIGNMENT`], zeroed except for the magic of a named file, backed
-/// by pages if `prefault`, excluded from core dumps.
+/// An owned mapping, aligned to [`ALIGNMENT`].
 #[derive(Debug)]
 pub(crate) struct RegionMemory {
     base: NonNull<u8>,
     bytes: usize,
-    /// The mapped file; `None` for anonymous memory. The lock lasts as long as the mapping.
+    /// The mapped file; `None` for anonymous memory.
     file: Option<RegionFile>,
 }
 
@@ -66,9 +62,8 @@ unsafe impl Send for RegionMemory {}
 // SAFETY: `&RegionMemory` gives only an address. `Storage` decides who may access which bytes.
 unsafe impl Sync for RegionMemory {}
 
-/// Asks for transparent huge pages for memory between these addresses that is touched later. Meant
-/// for tables next to a ring that are read at random. If the system has no huge pages, nothing
-/// changes.
+/// Asks for transparent huge pages for the whole pages between these addresses. Without huge pages
+/// in the system, nothing changes.
 pub fn ask_for_huge_pages(addresses: Range<*const u8>) {
     let start = addresses.start.addr().next_multiple_of(PAGE_BYTES);
     let end = addresses.end.addr() / PAGE_BYTES * PAGE_BYTES;
@@ -81,10 +76,8 @@ pub fn ask_for_huge_pages(addresses: Range<*const u8>) {
 }
 
 impl RegionMemory {
-    /// Maps `bytes`, a multiple of [`ALIGNMENT`], and fills the memory if `config.prefault`.
-    ///
-    /// While it fills the memory, calls `progress` with (bytes filled, total bytes) after pieces of
-    /// 64 MiB that this thread fills, and at the end.
+    /// Maps `bytes`, a multiple of [`ALIGNMENT`], and fills the memory if `config.prefault`. While
+    /// it fills the memory, calls `progress` with (bytes filled, total bytes).
     pub(crate) fn new(
         bytes: usize,
         config: &RingConfig,
@@ -92,10 +85,9 @@ impl RegionMemory {
     ) -> Result<(Self, MemoryObtained), RingError> {
         assert!(bytes.is_multiple_of(ALIGNMENT) && bytes > 0);
         let mut progress = PopulateProgress::new(bytes, progress);
-        // The kernel counts free huge pages when it maps. A cgroup (`hugetlb.2MB.max`) may still
-        // refuse a page at its first touch: a store then raises SIGBUS. So an anonymous or memfd
-        // ring uses explicit huge pages only if the kernel fills all of them now: `populate` then
-        // reports a refusal as an error.
+        // A cgroup (`hugetlb.2MB.max`) may refuse a huge page at its first touch: a store then
+        // raises SIGBUS. So an anonymous or memfd ring uses explicit huge pages only if all of them
+        // can be filled now.
         if config.prefault
             && let Some(memory) = Self::explicit(bytes, &config.backing)
         {
@@ -107,7 +99,6 @@ impl RegionMemory {
         }
         let memory = Self::ordinary(bytes, &config.backing)?;
         let numa = memory.settle(config.numa_node);
-        // Advice only: without huge pages the ring works all the same.
         let _ = memory.advise(0, bytes, Advice::LinuxHugepage);
         let marked = memory.mark();
         let filled = marked.and_then(|()| memory.fill(config.prefault, &mut progress));
@@ -116,7 +107,7 @@ impl RegionMemory {
         Ok((memory, MemoryObtained { pages, numa }))
     }
 
-    /// The first byte. Valid for `bytes` as long as the value lives.
+    /// The first byte of the mapping.
     #[inline(always)]
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
@@ -129,9 +120,7 @@ impl RegionMemory {
         Some(file.path.clone().unwrap_or_else(|| file.proc_path()))
     }
 
-    /// Memory in huge pages that the administrator provides. `None`: the kernel refused, for
-    /// example because fewer are free than needed (the kernel counts them when it maps), or the
-    /// backing is a named file.
+    /// Memory in explicit huge pages. `None`: the kernel refused, or the backing is a named file.
     fn explicit(bytes: usize, backing: &Backing) -> Option<Self> {
         match backing {
             Backing::Anonymous => {
@@ -160,8 +149,7 @@ impl RegionMemory {
         }
     }
 
-    /// Ordinary anonymous pages at an aligned address. Maps [`ALIGNMENT`] bytes more than `bytes`,
-    /// and unmaps the excess at both ends.
+    /// Anonymous memory without explicit huge pages, at an aligned address.
     fn aligned(bytes: usize, protection: ProtFlags) -> Result<Self, RingError> {
         let error = |error| system("mmap", bytes, error);
         let total = bytes
@@ -186,7 +174,7 @@ impl RegionMemory {
 
     /// A file of `bytes`, mapped at an aligned address.
     fn shared(bytes: usize, file: RegionFile) -> Result<Self, RingError> {
-        // hugetlbfs aligns by itself. Other files are mapped over addresses reserved without pages.
+        // hugetlbfs aligns by itself. Other files are mapped over reserved addresses.
         let (reserved, flags) = if file.medium == Medium::HugePages {
             (None, MapFlags::empty())
         } else {
@@ -220,7 +208,6 @@ impl RegionMemory {
         }
     }
 
-    /// Excludes the mapping from core dumps and sets its NUMA node, before the first touch.
     fn settle(&self, numa_node: Option<u32>) -> Numa {
         // `MADV_DONTDUMP`: keeps captured traffic, and gigabytes, out of core dumps.
         let _ = self.advise(0, self.bytes, Advice::LinuxDontDump);
@@ -229,8 +216,7 @@ impl RegionMemory {
         })
     }
 
-    /// Writes the magic to a file on hugetlbfs, which has no write(2). Other named files got the
-    /// magic at creation.
+    /// Writes the magic to a named file on hugetlbfs, which has no write(2).
     fn mark(&self) -> Result<(), RingError> {
         let named = |file: &&RegionFile| file.medium == Medium::HugePages && file.path.is_some();
         let Some(file) = self.file.as_ref().filter(named) else {
@@ -244,8 +230,7 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// Reserves a file's space, unless filling reserves the space. With `prefault` fills all pages,
-    /// otherwise touches one page.
+    /// Reserves a file's space and, with `prefault`, fills all pages.
     fn fill(&self, prefault: bool, progress: &mut PopulateProgress<'_>) -> Result<(), RingError> {
         if let Some(file) = &self.file {
             // Filling takes all pages of a file in memory, and reports a refusal. Without filling,
@@ -263,21 +248,21 @@ impl RegionMemory {
         if prefault {
             return self.populate(progress);
         }
-        // Touches a page of the last 2 MiB, to find out which page size the kernel provides. The
-        // first page of a named file exists already.
+        // Touches a page of the last 2 MiB, to find out the kernel's page size. The first page of a
+        // named file exists already.
         let last = self.bytes - ALIGNMENT..self.bytes - ALIGNMENT + PAGE_BYTES;
         let zero = Zero::new().map_err(|error| self.error("memfd_create", error))?;
         let touched = self.touch(&zero, last);
         touched.map_err(|error| self.error("pread", error))
     }
 
-    /// Whether the kernel fills a range on request, as Linux does since 5.14. To find out, this
-    /// fills the first 2 MiB.
+    /// Whether the kernel has `MADV_POPULATE_WRITE` (Linux 5.14). To find out, fills the first 2
+    /// MiB.
     fn populates(&self) -> bool {
         self.advise(0, ALIGNMENT, Advice::LinuxPopulateWrite) != Err(Errno::INVAL)
     }
 
-    /// Backs all of the mapping with pages, on up to 16 cores.
+    /// Backs all of the mapping with pages.
     fn populate(&self, progress: &mut PopulateProgress<'_>) -> Result<(), RingError> {
         let (zero, call) = if self.populates() {
             (None, "madvise(MADV_POPULATE_WRITE)")
@@ -292,14 +277,13 @@ impl RegionMemory {
         let helpers = populate::helpers(self.bytes);
         let filled = populate::in_parallel(self.bytes, helpers, progress, fill);
         filled.map_err(|error| {
-            // EFAULT means that a store here would end the process: no space for the page.
+            // EFAULT: the kernel has no page. For a file, this is reported as a lack of space.
             let is_full = error == Errno::FAULT && self.file.is_some();
             let error = if is_full { Errno::NOSPC } else { error };
             self.error(call, error)
         })
     }
 
-    /// The error of a system call on the region.
     fn error(&self, call: &'static str, error: Errno) -> RingError {
         match &self.file {
             Some(file) => file.error(call, self.bytes, error),
@@ -359,7 +343,6 @@ impl Drop for RegionMemory {
 struct Zero(OwnedFd);
 
 impl Zero {
-    /// A file in memory, of one byte.
     fn new() -> Result<Self, Errno> {
         let fd = memfd_create("retroscope-zero", MemfdFlags::CLOEXEC)?;
         ftruncate(&fd, 1)?;
@@ -367,8 +350,7 @@ impl Zero {
     }
 
     /// # Safety
-    /// Nobody else accesses the byte meanwhile. If the kernel has no page for the byte, the error
-    /// is `EFAULT`.
+    /// Nobody else accesses the byte meanwhile.
     unsafe fn write_to(&self, byte: NonNull<u8>) -> Result<(), Errno> {
         // SAFETY: the kernel checks the address, and writes at most the caller's byte.
         match unsafe { libc::pread(self.0.as_raw_fd(), byte.as_ptr().cast(), 1, 0) } {
@@ -392,7 +374,7 @@ fn map(bytes: usize, protection: ProtFlags, flags: MapFlags) -> Result<NonNull<u
     NonNull::new(address.cast::<u8>()).ok_or(Errno::NOMEM)
 }
 
-/// Unmaps pages. Callers in this file pass ranges that they mapped and that nobody uses any more.
+/// Unmaps pages that nobody uses any more.
 fn unmap(start: NonNull<u8>, bytes: usize) {
     if bytes > 0 {
         // SAFETY: the callers own the range. An error would mean a wrong range; the memory then

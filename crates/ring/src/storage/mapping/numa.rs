@@ -1,18 +1,15 @@
-//! Asks the kernel to take the pages of a mapping from one NUMA node, as long as that node has free
-//! pages (mbind(2)).
+//! Asks the kernel to prefer one NUMA node for the pages of a mapping (mbind(2)).
 #![expect(unsafe_code, reason = "makes a system call on an address")]
 
 use std::{io, ptr::NonNull};
 
 use crate::Numa;
 
-/// Number of bits in the node mask: the most nodes that any Linux supports (`CONFIG_NODES_SHIFT` is
-/// at most 10).
+/// Bits in the node mask, as many as Linux has nodes at most (`CONFIG_NODES_SHIFT` is at most 10).
 const NODES_MAX: u32 = 1024;
 const WORD_BITS: u32 = libc::c_ulong::BITS;
 
-/// Prefers a node for all untouched pages of a mapping. A refusal is reported without failing: a
-/// ring on another node is slower, but works.
+/// Prefers a node for all untouched pages of a mapping.
 pub(super) fn prefer(base: NonNull<u8>, bytes: usize, node: u32) -> Numa {
     let refused = |errno| Numa::Refused { node, errno };
     if node >= NODES_MAX {

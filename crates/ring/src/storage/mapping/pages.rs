@@ -2,18 +2,17 @@
 
 use std::{fs, ops::Range};
 
-/// The lines that count transparent huge pages: of anonymous memory, of tmpfs and memfd, of other
+/// Fields that count transparent huge pages: of anonymous memory, of tmpfs and memfd, of other
 /// files.
 const HUGE_FIELDS: [&str; 3] = ["AnonHugePages:", "ShmemPmdMapped:", "FilePmdMapped:"];
 
-/// Bytes of transparent huge pages in the mappings of this process that touch a range of addresses.
-/// `None` if the kernel's report cannot be read.
+/// Bytes of transparent huge pages in the mappings of this process that overlap a range of
+/// addresses.
 pub(super) fn transparent_bytes(addresses: Range<u64>) -> Option<u64> {
     let smaps = fs::read_to_string("/proc/self/smaps").ok()?;
     Some(transparent_in(&smaps, &addresses))
 }
 
-/// Sums [`HUGE_FIELDS`] over the mappings that touch the range.
 fn transparent_in(smaps: &str, addresses: &Range<u64>) -> u64 {
     let mut inside = false;
     let mut sum = 0;

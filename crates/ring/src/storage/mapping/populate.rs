@@ -1,8 +1,7 @@
-//! Fills a mapping with pages, on up to 16 cores: the kernel zeroes each page, and one core does
-//! not use the full bandwidth of memory.
+//! Fills a mapping with pages, on up to 16 threads: the kernel zeroes each page, and one core
+//! seldom uses the full bandwidth of memory.
 //!
-//! Work is divided into pieces of 64 MiB. Only the calling thread reports progress, and progress
-//! never decreases, even if a first attempt (explicit huge pages) is abandoned halfway.
+//! Progress never decreases, even if a first attempt (explicit huge pages) is abandoned halfway.
 
 use std::{
     ops::Range,
@@ -14,10 +13,9 @@ use rustix::io::Errno;
 
 use crate::sync::{AtomicUsize, Ordering};
 
-/// Maximum bytes that a thread fills in one call. The calling thread reports progress after each of
-/// its pieces.
+/// Maximum bytes that a thread fills in one call.
 pub(super) const PIECE_BYTES: usize = 64 << 20;
-/// Maximum number of threads: fewer threads already saturate a memory controller.
+/// Maximum number of threads, the calling thread included.
 const THREADS_MAX: usize = 16;
 
 /// Reports how many bytes are filled, and never reports a smaller number.
@@ -47,14 +45,14 @@ impl<'a> PopulateProgress<'a> {
     }
 }
 
-/// Number of threads that help to fill `bytes` bytes on this machine.
+/// Number of threads that help the calling thread to fill `bytes` bytes.
 pub(super) fn helpers(bytes: usize) -> usize {
     let cores = available_parallelism().map_or(1, usize::from);
     cores.min(THREADS_MAX).min(bytes.div_ceil(PIECE_BYTES)) - 1
 }
 
-/// Calls `fill` once for each piece of `0..bytes`, on this thread and `helpers` other threads,
-/// until a call fails.
+/// Calls `fill` for the pieces of `0..bytes`, on up to `helpers` + 1 threads. A failed call ends
+/// the work early.
 pub(super) fn in_parallel(
     bytes: usize,
     helpers: usize,
@@ -71,7 +69,7 @@ pub(super) fn in_parallel(
             }
             let end = bytes.min(start + PIECE_BYTES);
             if let Err(error) = fill(start..end) {
-                next.store(bytes, Ordering::Relaxed); // no thread takes another piece
+                next.store(bytes, Ordering::Relaxed);
                 return Err(error);
             }
             let before = filled.fetch_add(end - start, Ordering::Relaxed);

@@ -28,7 +28,6 @@ fn memory(config: &RingConfig) -> RegionMemory {
     RegionMemory::new(BYTES, config, None).unwrap().0
 }
 
-/// Reads a byte of a mapping.
 fn byte(memory: &RegionMemory, offset: usize) -> u8 {
     assert!(offset < memory.bytes);
     // SAFETY: inside the mapping, as asserted.
@@ -60,8 +59,7 @@ fn touching_fills_as_well() {
     assert_eq!(byte(&memory, 0), 0);
 }
 
-/// The kernel refuses a page after the end of a file just as it refuses a huge page beyond the
-/// limit of a cgroup: a store raises SIGBUS. `touch` must return an error instead.
+/// As for a huge page beyond a cgroup's limit, a store after the end of a file raises SIGBUS.
 #[test]
 fn a_page_that_cannot_be_had_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
@@ -186,8 +184,8 @@ fn only_an_abandoned_ring_file_is_replaced() {
     again().unwrap();
 }
 
-/// `retroscope status --ring-file` may lock the file for an instant, to find out whether a recorder
-/// runs, just when the next recorder starts. The new recorder must get its ring all the same.
+/// A reader may lock the ring file for an instant, to find out whether a recorder runs, just when
+/// the next recorder starts.
 #[test]
 fn a_reader_that_asks_for_the_lock_refuses_no_ring() {
     let directory = tempfile::tempdir().unwrap();
@@ -197,7 +195,6 @@ fn a_reader_that_asks_for_the_lock_refuses_no_ring() {
     let (asked, is_done) = (AtomicU64::new(0), AtomicBool::new(false));
     let ask = || {
         while !is_done.load(Ordering::Relaxed) {
-            // While one file replaces another, no file exists for a moment.
             let Ok(reader) = open(&path, OFlags::RDONLY, Mode::empty()) else {
                 continue;
             };
@@ -226,7 +223,7 @@ fn a_reader_that_asks_for_the_lock_refuses_no_ring() {
     });
 }
 
-/// A reader was stopped while it had the lock: a new ring fails, and does not hang.
+/// A stopped reader may keep its lock for any time.
 #[test]
 fn a_ring_waits_for_no_reader_without_end() {
     let directory = tempfile::tempdir().unwrap();
@@ -249,12 +246,11 @@ fn a_ring_that_was_never_finished_is_replaced() {
     memory(&config(Backing::File(path)));
 }
 
-/// A separate hugetlbfs, with reserved pages. Dropping this value removes the mount and the pages.
+/// A separate hugetlbfs, with reserved pages.
 struct HugePages {
     directory: tempfile::TempDir,
     pages_before: String,
-    /// Makes other tests of this process that mount a hugetlbfs wait: the number of huge pages is
-    /// global to the machine.
+    /// Tests take turns: the number of huge pages is global to the machine.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -264,9 +260,8 @@ const HUGE_PAGE_BYTES: u64 = 2 << 20;
 impl HugePages {
     /// Without root, or without memory for `pages` huge pages, prints a reason and returns `None`.
     ///
-    /// Mounts with system calls, not with a program: until a forked child has executed the program,
-    /// the child has every file of this process open. The child then also has the file locks, and
-    /// other tests wait until these are released.
+    /// Mounts with system calls: a child process would have every file of this process open, and
+    /// their locks, until it executes the mount program.
     fn mount(pages: u64) -> Option<Self> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -297,7 +292,6 @@ impl HugePages {
 
 impl Drop for HugePages {
     fn drop(&mut self) {
-        // Errors are ignored, because `mount` may have failed before it mounted anything.
         let _ = unmount(self.directory.path());
         let _ = fs::write(NR_HUGEPAGES, &self.pages_before);
     }
@@ -338,8 +332,7 @@ fn a_ring_on_hugetlbfs_that_was_never_finished_is_replaced() {
     };
     let path = mount.directory.path().join("ring");
     let config = config(Backing::File(path.clone()));
-    // During filling, and after a recorder is killed meanwhile, the file is marked and has no
-    // header yet.
+    // The file of an unfinished ring is marked and has no header.
     let mut while_filling = Vec::new();
     let mut progress = |_, _| while_filling.push(crate::Attached::open(&path).unwrap_err());
     drop(RegionMemory::new(BYTES, &config, Some(&mut progress)).unwrap());
@@ -351,8 +344,7 @@ fn a_ring_on_hugetlbfs_that_was_never_finished_is_replaced() {
     fs::remove_file(path).unwrap();
 }
 
-/// A ring on hugetlbfs must reserve all its pages even without `prefault`. The kernel could later
-/// refuse a page that was not reserved, which raises SIGBUS.
+/// The kernel could later refuse a page that was not reserved: a store then raises SIGBUS.
 #[test]
 fn a_ring_on_hugetlbfs_has_its_pages_also_where_it_is_not_filled() {
     use std::os::unix::fs::MetadataExt;
@@ -364,7 +356,6 @@ fn a_ring_on_hugetlbfs_has_its_pages_also_where_it_is_not_filled() {
         prefault: false,
         ..config(Backing::File(path.clone()))
     };
-    // The first page and the last page are touched in any case.
     let bytes = 4 * ALIGNMENT;
     let (memory, _) = RegionMemory::new(bytes, &config, None).unwrap();
     let blocks = fs::metadata(&path).unwrap().blocks();
@@ -433,8 +424,7 @@ fn a_node_is_preferred_or_the_refusal_is_told() {
     }
 }
 
-/// If the kernel refuses to map a memfd in huge pages, nothing must be unmapped: the addresses may
-/// belong to another thread's mapping.
+/// After a refusal nothing may be unmapped: the addresses may belong to another thread's mapping.
 #[test]
 fn a_refused_mapping_takes_nothing_from_others() {
     let done = AtomicBool::new(false);
@@ -442,7 +432,7 @@ fn a_refused_mapping_takes_nothing_from_others() {
     thread::scope(|scope| {
         let other = scope.spawn(|| {
             for _ in 0..2000 {
-                // Refused unless enough huge pages are reserved, which is rare.
+                // Refused unless 1 GiB of huge pages is available.
                 drop(RegionMemory::explicit(1 << 30, &Backing::Memfd));
             }
             done.store(true, Ordering::Relaxed);
@@ -456,13 +446,12 @@ fn a_refused_mapping_takes_nothing_from_others() {
     });
 }
 
-/// The kernel marks the whole pages of the range: proc_pid_smaps(5), `VmFlags`, "hg".
+/// "hg" in `VmFlags` marks the range: proc_pid_smaps(5).
 #[test]
 fn memory_of_the_allocator_is_marked_for_huge_pages() {
     let memory = Vec::<u8>::with_capacity(8 << 20);
     let range = memory.as_ptr()..memory.as_ptr().wrapping_add(memory.capacity());
     ask_for_huge_pages(range.clone());
-    // No whole page, and a range that ends before it starts: nothing happens.
     ask_for_huge_pages(range.start..range.start.wrapping_add(100));
     ask_for_huge_pages(range.end..range.start);
     let (flags, all) = flags_of(range.start.addr() + ALIGNMENT);
@@ -494,8 +483,7 @@ fn a_large_buffer_is_aligned_zeroed_writable_and_marked() {
     }
 }
 
-/// `VmFlags` of the mapping that contains an address (proc_pid_smaps(5)), and the whole report of
-/// the kernel.
+/// `VmFlags` of the mapping that contains an address, and all of /proc/self/smaps.
 fn flags_of(address: usize) -> (String, String) {
     let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
     let inside = |line: &str| {

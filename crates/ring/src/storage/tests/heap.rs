@@ -1,5 +1,4 @@
-//! The region under loom: a few hundred bytes and the tables on the heap, new for every execution
-//! of a model.
+//! The region under loom: bytes and tables on the heap.
 #![expect(unsafe_code, reason = "hands out the address of memory that it owns")]
 
 use std::{path::PathBuf, ptr::NonNull};
@@ -11,7 +10,7 @@ use super::{
 };
 use crate::{Numa, Pages, RingConfig, RingError};
 
-/// Alignment of the region and the buckets.
+/// Alignment of the region, in bytes.
 pub(crate) const ALIGNMENT: usize = 16;
 
 /// Owned memory, aligned to [`ALIGNMENT`] and zeroed.

@@ -1,13 +1,12 @@
 //! Stores short records past the cache, with the current line in a register, on x86-64 with AVX-512
 //! VBMI (most Intel Xeon since Ice Lake, AMD since Zen 4).
 //!
-//! Payloads are packed byte by byte, so a record of about 64 bytes usually completes a line and
-//! begins the next. `vpermb` rotates the record's bytes to the position where the line continues.
-//! The bytes before the line's end complete the line, which goes past the cache at once. The bytes
-//! after the line's end are then at the front of the register and begin the next line. The
-//! write-combining buffer, in contrast, stores each byte in the L1 cache and loads it again. A
-//! record of 60 bytes took 6.0 ns with the buffer and takes 4.0 ns here. A record of 64 bytes took
-//! 5.2 and takes 3.4 ns (one producer, no reader, AMD EPYC Zen 4).
+//! Payloads are packed byte by byte. `vpermb` rotates a record's bytes to the position where the
+//! line continues. The bytes before the line's end complete the line, which goes past the cache.
+//! The other bytes are then at the front of the register and begin the next line.
+//!
+//! A record of 60 bytes took 6.0 ns with the write-combining buffer and takes 4.0 ns here. A record
+//! of 64 bytes took 5.2 and takes 3.4 ns (one producer, no reader, AMD EPYC Zen 4).
 
 use std::arch::x86_64::{
     __m512i, _bzhi_u64, _mm512_cmpge_epu8_mask, _mm512_loadu_si512, _mm512_mask_mov_epi8,
@@ -28,15 +27,14 @@ struct PackedLine {
     /// 0, 1, 2, … 63: a permutation that changes nothing.
     places: __m512i,
     bytes: __m512i,
-    /// Number of valid bytes in `bytes`, fewer than [`LINE_BYTES`]. The other bytes have any value.
+    /// Number of valid bytes in `bytes`, fewer than [`LINE_BYTES`].
     filled: usize,
     /// Address of the line: a multiple of [`LINE_BYTES`].
     to: *mut u8,
 }
 
 impl WriteBuffer {
-    /// Whether the next short records may be packed. Stores must go past the cache, and no pending
-    /// line may be partly in the bucket. The bucket must have a record, because
+    /// Whether the next short records may be packed. The bucket must have a record, because
     /// [`Self::put_packed`] does not update the smallest time.
     #[inline(always)]
     pub(in super::super) fn can_pack(&self, stored: &StoredRecords, base_ns: i64) -> bool {
@@ -47,11 +45,10 @@ impl WriteBuffer {
             && self.written.is_multiple_of(LINE_BYTES)
     }
 
-    /// Adds short records as [`Self::put_group`] does, but past the cache and over any number of
-    /// groups. Stops after `records_max` records, or at the first end of a group at or after
-    /// payload offset `limits.soft_end`. Refuses a record older than the bucket's base, which is
-    /// the time of its first record. Updates `stored` after every group, because the iterator may
-    /// panic.
+    /// Adds short records past the cache, over any number of groups. Stops after `records_max`
+    /// records, or at the first end of a group at or after payload offset `limits.soft_end`.
+    /// Refuses a record older than the bucket's base. Updates `stored` after every group, because
+    /// the iterator may panic.
     ///
     /// # Safety
     /// [`Self::can_pack`], and `records_max` records of [`SHORT_BYTES`] fit the bucket.
@@ -115,8 +112,8 @@ impl WriteBuffer {
             }
             if first + added == DESCRIPTORS {
                 self.write_descriptors(target, stored.count);
-                // Otherwise the compiler saves the register on the stack. Where that place crosses
-                // two pages, the processor first finishes all stores past the cache.
+                // Otherwise the compiler saves the register on the stack. If that place crosses a
+                // page boundary, the processor first finishes all stores past the cache.
                 line.bytes = load(self.first_line());
             }
             records_max -= added;
@@ -170,7 +167,7 @@ impl PackedLine {
         }
     }
 
-    /// [`Self::put`] of at most a line.
+    /// Adds at most a line.
     ///
     /// # Safety
     /// As for [`Self::put`].
@@ -198,8 +195,8 @@ impl PackedLine {
         self.bytes = rotated;
     }
 
-    /// Stores a complete line past the cache; the next line follows directly.
-    /// [`stream::fence`](super::stream::fence) must run before the line is published.
+    /// Stores a complete line. [`stream::fence`](super::stream::fence) must run before the line is
+    /// published.
     ///
     /// # Safety
     /// As for [`Self::put`].
@@ -225,7 +222,7 @@ impl PackedLine {
         self.to = self.to.wrapping_add(LINE_BYTES);
     }
 
-    /// Copies the whole register to a buffer: the valid bytes, then arbitrary bytes.
+    /// Copies the whole register to a buffer.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vbmi,bmi2")]
     fn store(&self, to: &mut [u8; LINE_BYTES]) {
@@ -234,7 +231,6 @@ impl PackedLine {
     }
 }
 
-/// Reads a line into a register.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vbmi,bmi2")]
 fn load(line: &[u8; LINE_BYTES]) -> __m512i {
