@@ -1,13 +1,12 @@
-//! Models of the ring's protocol that run the real code in every order that loom generates, with a
-//! limited number of preemptions.
+//! Models of the ring's protocol, which loom runs in many orders of threads.
 //!
 //! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test -p retroscope-ring --release --lib
 //! --test loom`
 //!
 //! Each 16 bytes of a record have a shadow cell. A model fails if a read and a write of a cell are
-//! not ordered, for example if a reader reads an uncommitted byte. It also fails if a thread is
-//! never woken, because time does not pass under loom. The model checker treats SeqCst accesses as
-//! AcqRel and does not model load buffering: a pass is evidence, not proof.
+//! not ordered. It also fails if a thread is never woken, because time does not pass under loom.
+//! Loom treats SeqCst accesses as AcqRel and does not model load buffering: a pass is evidence, not
+//! proof.
 #![cfg(loom)]
 
 use std::time::Duration;
@@ -17,9 +16,8 @@ use retroscope_ring::{
     BucketRef, GroupKind, Mode, Packet, Producer, Reader, Record, Ring, RingConfig, StoreError,
 };
 
-/// Longer than any model runs: no wait of a model ends by its timeout.
 const FOREVER: Duration = Duration::from_secs(3600);
-/// Bucket sizes for one record, and for two.
+/// Bucket sizes in bytes, for one record and for two.
 const ONE: usize = 48;
 const TWO: usize = 80;
 
@@ -32,7 +30,7 @@ fn ring(bucket_bytes: usize, buckets: u64, mode: Mode) -> Ring {
     Ring::new(&config, None).expect("a few cells")
 }
 
-/// Stores a record whose time, wire length and only byte are its number, and publishes the record.
+/// Stores and publishes a record whose time, wire length and only byte are its number.
 fn store(producer: &mut Producer, number: u8) -> Result<(), StoreError> {
     store_unpublished(producer, number)?;
     producer.publish();
@@ -55,8 +53,8 @@ fn check(packet: Packet<'_>, number: u64) {
     assert_eq!(packet.data, [number]);
 }
 
-/// Reads all published records. `expected` is the number of the next record, before and after.
-/// Returns (records read, records missed).
+/// Reads all published records. `expected` is the number of the next record. Returns (records read,
+/// records missed).
 fn drain(reader: &mut Reader, expected: &mut u64) -> (u64, u64) {
     let (mut read, mut missed) = (0, 0);
     while let Some(batch) = reader.next() {
@@ -104,8 +102,8 @@ fn what_is_published_together_is_seen_together() {
         let mut producer = ring.producer().unwrap();
         let writer = thread::spawn(move || {
             for number in 0..3 {
-                // The third record does not fit into the first bucket. So storing the third record
-                // publishes the first two.
+                // Storing the third record publishes the first two, because it does not fit their
+                // bucket.
                 store_unpublished(&mut producer, number).unwrap();
             }
             producer.publish();
@@ -125,8 +123,8 @@ fn what_is_published_together_is_seen_together() {
     });
 }
 
-/// A burst is stored in groups of descriptors: 32 in a group, under loom two. The first publication
-/// ends in the middle of a group, which the second burst completes.
+/// Under loom a group has two descriptors: the second burst completes a group that is partly
+/// published.
 #[test]
 fn what_a_burst_stores_is_seen_when_it_is_published() {
     const FIVE: usize = 176;
@@ -244,8 +242,7 @@ fn a_lapped_reader_follows_or_is_told() {
         let writer = thread::spawn(move || {
             let mut next = 3;
             for _ in 0..3 {
-                // The store may return `Full`: when the reader changes buckets, it holds both
-                // closed buckets for a moment.
+                // `Full` is possible: when the reader changes buckets, it holds both for a moment.
                 next += u8::from(store(&mut producer, next).is_ok());
             }
             (producer, u64::from(next))
@@ -276,8 +273,7 @@ fn a_gating_group_wakes_the_writer_that_waits_for_it() {
             store(&mut producer, 2).unwrap();
             producer
         });
-        // Reads record 0, and continues with record 1, which releases bucket 0. No later action of
-        // this thread wakes the writer.
+        // The second batch releases bucket 0. No later action of this thread wakes the writer.
         assert_eq!(reader.next().map(|batch| batch.first), Some(0));
         assert_eq!(reader.next().map(|batch| batch.first), Some(1));
         let _producer = writer.join().unwrap();
@@ -294,8 +290,7 @@ fn a_position_alone_wakes_the_writer() {
         let mut producer = ring.producer().unwrap();
         store(&mut producer, 0).unwrap();
         store(&mut producer, 1).unwrap();
-        // The reader has record 0, and its group has not passed bucket 0. Only dropping the reader
-        // lets the writer overwrite bucket 0.
+        // Only dropping the reader lets the writer overwrite bucket 0.
         assert_eq!(reader.next().map(|batch| batch.first), Some(0));
         let writer = thread::spawn(move || {
             store(&mut producer, 2).unwrap();
@@ -326,9 +321,8 @@ fn a_sleeping_reader_is_woken() {
     });
 }
 
-/// An inserter publishes when its source runs dry, which may never happen. A writer that waits for
-/// a bucket cannot publish either. The writer must therefore wake its readers when it begins to
-/// search for a bucket.
+/// A writer that waits for a bucket cannot publish: it must wake its readers when it begins to
+/// search.
 #[test]
 fn the_end_of_a_bucket_wakes_a_reader() {
     loom::model(|| {
@@ -375,8 +369,7 @@ fn nothing_falls_between_a_reservation_and_the_log() {
         let writer = thread::spawn(move || {
             let mut stored = 3;
             for _ in 0..2 {
-                // The store may return `Full`: its search may find each of the two closed buckets
-                // held, one after the other.
+                // `Full` is possible: the search may find each of the two closed buckets held.
                 stored += u8::from(store(&mut producer, stored).is_ok());
             }
             (producer, u64::from(stored))
@@ -399,8 +392,7 @@ fn nothing_falls_between_a_reservation_and_the_log() {
         }
         let (_producer, stored) = writer.join().unwrap();
         assert_eq!(reservation.fallen(&mut lost), None);
-        // Packets 0 and 1 must each be counted exactly once: as evicted before the reservation, as
-        // read, or as lost.
+        // Each packet is counted once: as evicted before the reservation, as read, or as lost.
         for number in 0..2 {
             let told = lost.iter().filter(|bucket| bucket.first == number).count();
             let seen = read.iter().filter(|&&first| first == number).count();

@@ -1,7 +1,5 @@
-//! With `EvictionDetail::Bounds`, the data path allocates nothing after a warm-up. The tests cover
-//! storing (single records and bursts), publishing, reading, sleeping, waking, overwriting, being
-//! lapped, and the work of a dump on its buckets. Allocations are counted per thread, so that the
-//! harness and other tests do not disturb.
+//! With `EvictionDetail::Bounds`, the data path allocates nothing after a warm-up. Allocations are
+//! counted per thread, so that the harness and other tests do not disturb.
 #![expect(unsafe_code, reason = "an allocator that counts is an unsafe trait")]
 
 use std::{
@@ -38,12 +36,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Far beyond any pause of the machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 const BUCKET_BYTES: usize = 272 << 10;
 static FRAME: [u8; 1500] = [7; 1500];
 
-/// Counts the allocations of this thread in `work`. `realloc` and `alloc_zeroed` call `alloc`.
+/// Counts the allocations of this thread in `work`.
 fn allocations(work: impl FnOnce()) -> u64 {
     let before = ALLOCATIONS.get();
     work();
@@ -108,8 +105,7 @@ fn storing_bursts_does_not_allocate() {
     let mut run = |rounds: usize| {
         let mut read = 0;
         for round in 0..rounds {
-            // Short and long records, in one part and in two, which take different paths into the
-            // bucket.
+            // These records take different paths into the bucket.
             let burst = (0..64_usize).map(|number| {
                 let (first, second) = match number % 16 {
                     5 => FRAME.split_at(700),
@@ -206,8 +202,7 @@ fn overwriting_around_reservations_does_not_allocate() {
         }
         assert!(read > 0);
     };
-    // No thread gives back the buckets of `standing`, so the writer must not overwrite these
-    // buckets.
+    // No thread gives the buckets of `standing` back: the writer must not overwrite these buckets.
     let (window, standing) = (ring.reserve(0, 0), ring.reserve(1, 500));
     let mut time = 0;
     run(20, &mut time, &window);
@@ -223,8 +218,7 @@ fn overwriting_around_reservations_does_not_allocate() {
     );
 }
 
-/// The writer must allocate nothing when a reservation falls. Later calls of its owner copy the
-/// entries of the eviction log about the lost buckets.
+/// The owner of the reservation copies the log's entries about the lost buckets later.
 #[test]
 fn a_reservation_that_falls_costs_the_writer_no_allocation() {
     let ring = ring(1, 1);

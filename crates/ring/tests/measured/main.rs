@@ -1,5 +1,5 @@
-//! Tests that count and time: allocations and processor time. A separate program, because it has a
-//! special allocator and must not share the process with other tests.
+//! Tests that count allocations and measure time. A separate program, because it has a special
+//! allocator.
 #![cfg(not(loom))]
 
 mod allocations;

@@ -1,7 +1,6 @@
 //! Limits of time that must hold on any machine and under any load. Times are processor time, or
 //! exclude the time that the scheduler gave to other threads. The best of a few tries counts,
-//! because neither kind of time excludes the time that a host takes from a virtual machine.
-//! `bench/` measures the speed of the ring.
+//! because neither excludes the time that a host takes from a virtual machine.
 
 use std::{
     fs,
@@ -13,12 +12,11 @@ use std::{
 use retroscope_ring::{GroupKind, Mode, Producer, Record, Ring, RingConfig};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Anything that takes longer has failed.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Tries of a test. One good try is enough.
+/// One good try is enough.
 const TRIES: usize = 5;
 
-/// A thread as seen in /proc.
+/// The directory of a thread in /proc.
 struct Task(String);
 
 impl Task {
@@ -37,8 +35,7 @@ impl Task {
 
     fn sleeps(&self) -> bool {
         let text = fs::read_to_string(format!("{}/stat", self.0)).expect("proc");
-        // The state follows the thread's name, which is in parentheses and may contain any
-        // character.
+        // The state follows the thread's name, which may contain any character.
         let rest = text.rsplit(')').next();
         rest.is_some_and(|rest| rest.starts_with(" S"))
     }
@@ -50,7 +47,7 @@ fn store(producer: &mut Producer, time_ns: i64) {
         .expect("record mode lets it");
 }
 
-/// Thesis and paper, "low latency": a reader that sleeps gets 99 of 100 lone packets within half a
+/// Thesis and paper, "low latency": 99 of 100 lone packets reach a sleeping reader within half a
 /// millisecond.
 #[test]
 fn a_sleeping_reader_sees_a_packet_within_half_a_millisecond() {
@@ -123,8 +120,8 @@ fn a_sleeping_reader_sees_a_packet_within_half_a_millisecond() {
     following.join().unwrap();
 }
 
-/// Nanoseconds of processor time for each 64-byte packet of the slowest producer. `producers`
-/// producers store at the same time into a ring that a reader follows.
+/// Nanoseconds of processor time for each 64-byte packet of the slowest of `producers` producers,
+/// which store at the same time.
 fn ns_of_a_packet(producers: usize) -> f64 {
     const PACKETS: u64 = 1 << 21;
     const BURST: u64 = 64;
@@ -176,8 +173,8 @@ fn ns_of_a_packet(producers: usize) -> f64 {
 }
 
 /// Thesis R1: one thread must store the smallest frames of a 10 Gbit/s link (60 bytes and the check
-/// sequence, 20 bytes of preamble and gap). Four threads must store the frames of four links. A
-/// packet may take 84 bytes × 8 / 10 Gbit/s = 67.2 ns of processor time.
+/// sequence, 20 bytes of preamble and gap). A packet may take 84 bytes × 8 / 10 Gbit/s = 67.2 ns of
+/// processor time.
 #[test]
 fn a_thread_stores_what_a_10_gbit_link_brings_alone_and_beside_three_others() {
     const LIMIT_NS: f64 = 84.0 * 8.0 / 10.0;

@@ -7,7 +7,6 @@ use retroscope_ring::{
 };
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-/// A generated record.
 #[derive(Debug, Clone)]
 struct Made {
     time_ns: i64,
@@ -103,8 +102,7 @@ fn bursts_store_what_single_stores_would() {
             if rng.u8(0..3) == 0 {
                 producer.store(&made[end - 1].record()).unwrap();
                 producer.publish();
-                // With the copy of the last record, the publication usually ends inside a cache
-                // line, which later records complete.
+                // The publication usually ends inside a cache line, which later records complete.
                 let again = &made[end - 1];
                 while let Some(batch) = reader.next() {
                     for packet in batch {
@@ -182,7 +180,7 @@ fn a_burst_that_finds_no_bucket_tells_how_far_it_came() {
     };
     assert_eq!(error, StoreError::Full);
     assert!((2000..2300).contains(&stored), "{stored}");
-    // The refused record is lost, and the iterator continues after that record.
+    // The refused record is lost.
     assert_eq!(
         records.next().map(|record| record.time_ns),
         Some(stored as i64 + 1)
@@ -197,8 +195,7 @@ fn a_burst_that_finds_no_bucket_tells_how_far_it_came() {
     assert_eq!(ring.statistics().stored_packets, stored as u64 + 10);
 }
 
-/// Few long records have many bytes: a burst must publish them without waiting for the end of a
-/// group of 32.
+/// Long records must be published without waiting for the end of a group of 32.
 #[test]
 fn long_records_are_published_when_much_is_waiting() {
     let ring = Ring::new(&RingConfig::new(32 << 20, 1, 1), None).unwrap();
@@ -244,8 +241,7 @@ fn a_producer_may_change_threads_before_it_publishes() {
     }
 }
 
-/// A seccomp filter that the process installs after its start may forbid membarrier(2). No record
-/// may be damaged if the producer then changes threads.
+/// A seccomp filter that the process installs after its start may forbid membarrier(2).
 #[test]
 fn a_producer_may_change_threads_where_membarrier_is_forbidden() {
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
@@ -256,8 +252,7 @@ fn a_producer_may_change_threads_where_membarrier_is_forbidden() {
         let records = frames.iter().map(|frame| Record::whole(0, 0, frame));
         producer.store_burst(records).unwrap();
     };
-    // 20,000 bytes, which stay unpublished, and are enough that `store_burst` writes past the
-    // cache.
+    // 20,000 unpublished bytes, enough that `store_burst` writes past the cache.
     store(&mut producer);
     let went_on = std::thread::scope(|scope| {
         let elsewhere = scope.spawn(|| {
@@ -297,7 +292,7 @@ fn forbid(call: i64) -> seccompiler::Result<()> {
 }
 
 /// The records that a burst's iterator returned before it panicked are stored, except at most the
-/// records of the last unfinished group of 32. Nothing else is lost.
+/// last unfinished group of 32.
 #[test]
 fn an_iterator_that_panics_costs_its_last_group_at_most() {
     static BYTES: [u8; 4096] = [0x6b; 4096];
@@ -323,7 +318,6 @@ fn an_iterator_that_panics_costs_its_last_group_at_most() {
             assert!(unwound.is_err());
             let before = stored.len();
             stored.extend(from..from + good);
-            // One record, or enough records that `store_burst` writes past the cache.
             let after = if good % 2 == 0 { 1 } else { 300 };
             let burst = (from + good..from + good + after).map(record);
             assert_eq!(producer.store_burst(burst), Ok(after));

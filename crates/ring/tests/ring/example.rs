@@ -14,7 +14,7 @@ fn the_example_dumps_the_window_of_its_trigger() {
     let outcome = insert_peek_dump::run(&dump, Backing::Anonymous).unwrap();
     assert_eq!(outcome.peeked, 1_000_000);
     assert!(outcome.overwritten > 100_000, "{outcome:?}");
-    // 100 ms before the trigger, 50 ms after it, a packet each microsecond.
+    // 100 ms before the trigger and 50 ms after, a packet each microsecond.
     assert_eq!(outcome.dumped, 150_001);
     let bytes = fs::read(&dump).unwrap();
     assert_eq!(bytes.len(), 24 + 150_001 * (16 + 60));

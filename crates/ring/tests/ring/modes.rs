@@ -1,4 +1,4 @@
-//! Modes, reservations, holds and groups, mostly on a full ring, in one thread except for one test.
+//! Modes, reservations, holds and groups, mostly on a full ring.
 
 use std::time::Duration;
 
@@ -147,8 +147,8 @@ fn record_mode_overwrites_the_oldest_bucket_if_all_are_wanted() {
     assert_eq!(lost[2].count_in(10, 100, 2).packets, 1);
 }
 
-/// All buckets are wanted: each by 500 reservations that yield, and some also by a reservation that
-/// does not. Buckets that nobody wants go first, then those that only yielding reservations want.
+/// Buckets that nobody wants are overwritten first, then those that only yielding reservations
+/// want.
 #[test]
 fn yielding_reservations_lose_buckets_first() {
     let ring = ring(Mode::Record);
@@ -174,7 +174,6 @@ fn yielding_reservations_lose_buckets_first() {
     assert_eq!(next(&mut producer, 30), Some(11));
     assert!(yielding.iter().all(Reservation::has_fallen));
     assert!(!firm.has_fallen());
-    // Now the others keep their buckets.
     yielding.iter().for_each(|it| it.set_yielding(false));
     assert_eq!(next(&mut producer, 33), Some(11), "the first of all");
     assert!(firm.has_fallen());
@@ -185,8 +184,8 @@ fn yielding_reservations_lose_buckets_first() {
     assert_eq!(next(&mut producer, 36), Some(14), "nobody wants it now");
 }
 
-/// The log forgets overwritten buckets before the owner of a fallen reservation asks for its
-/// losses. The owner must learn up to which time losses are unknown.
+/// The log may forget overwritten buckets before the owner of a fallen reservation asks for its
+/// losses.
 #[test]
 fn a_fallen_reservation_says_what_it_does_not_know() {
     let config = RingConfig {
@@ -351,7 +350,7 @@ fn a_lapped_reader_is_told() {
     );
     assert_eq!((batch.len(), batch.missed.packets), (2, 0));
     let batch = reader.next().unwrap();
-    // Eight buckets: the held bucket, and 39..60 in the seven other buckets.
+    // The ring has the held bucket, and 39..60 in seven other buckets.
     assert_eq!((batch.first, batch.missed.packets), (39, 36));
     assert_eq!(batch.missed.bytes, 36 * FRAME.len() as u64);
     assert_eq!(positions.get(0), 39);
@@ -372,8 +371,8 @@ fn a_late_group_starts_with_what_is_there() {
     assert_eq!(reader.lapped().packets, 0);
 }
 
-/// A held bucket is skipped when the ring overwrites, which leaves a gap after the held bucket. A
-/// group that starts later must report the gap as missed.
+/// A held bucket is skipped when the ring overwrites, which leaves a gap after this bucket. A group
+/// that starts later must report the gap as missed.
 #[test]
 fn a_late_group_is_told_of_a_hole_that_is_older_than_itself() {
     for kind in [GroupKind::Lapped, GroupKind::Gating] {
@@ -460,8 +459,7 @@ fn a_reader_that_dozes_is_woken_by_wakers_only() {
     let waker = reader.waker();
     waker.wake();
     assert!(reader.doze(Duration::MAX), "at once");
-    // This wait leaves the reader's bit in the wait set of its producer. The next publication must
-    // not end a doze.
+    // This wait leaves the reader's bit in the wait set of its producer.
     assert!(!reader.wait(Duration::ZERO));
     store(&mut producer, 7).unwrap();
     producer.publish();
@@ -481,8 +479,8 @@ fn a_reader_that_dozes_is_woken_by_wakers_only() {
     assert!(!reader.doze(Duration::ZERO), "nor by the end of a producer");
 }
 
-/// The control word of a bucket counts up to 16,383 holds. While all are taken, a reader gets no
-/// batch, and must not count the records as missed.
+/// A bucket has at most 16,383 holds. While all are taken, a reader must not count the records as
+/// missed.
 #[test]
 fn a_reader_waits_for_a_bucket_that_has_all_its_holds() {
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();

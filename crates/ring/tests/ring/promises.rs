@@ -10,7 +10,6 @@ use std::{
 use retroscope_ring::{GroupKind, InterfaceEntry, Record, Ring, RingConfig, RingError};
 
 const SECOND_NS: i64 = 1_000_000_000;
-/// Anything that takes longer has failed.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -104,8 +103,7 @@ fn what_is_stored_is_published_at_128_kib_by_itself() {
     assert_eq!(ring.published(0), 128);
 }
 
-/// Records without captured bytes never reach the limit of 128 KiB, so 4096 of these records must
-/// be published by their number.
+/// Records without captured bytes do not count towards the limit of 128 KiB.
 #[test]
 fn empty_records_are_published_by_their_number() {
     const MANY: usize = 4096;
@@ -224,7 +222,7 @@ fn sleepers_left_alone_are_woken_before_much_of_the_ring_is_filled() {
         });
         let id = its_id.recv_timeout(DEADLINE).unwrap();
         let stat = format!("/proc/self/task/{}/stat", id.as_raw_nonzero());
-        // In `stat` the state of the thread follows the name in parentheses: S is asleep.
+        // In `stat` the state follows the name in parentheses: S is asleep.
         let sleeps = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
         while !sleeps() {
             thread::yield_now();

@@ -1,5 +1,4 @@
-//! Readers that return the end of a batch, pass over records, and can hold no bucket between
-//! batches.
+//! Readers that return the end of a batch, pass over records, or release their bucket.
 
 use retroscope_ring::{GroupKind, Mode, Producer, Reader, Record, Ring, RingConfig};
 
@@ -33,8 +32,6 @@ fn store(producer: &mut Producer, records: u64) {
     producer.publish();
 }
 
-/// Each record is read once and in order, passed over, or counted as missed, whatever the reader
-/// returns, passes over or releases, and however often the ring overwrites records meanwhile.
 #[test]
 fn each_record_is_read_passed_over_or_missed() {
     let (mut returned, mut passed_over, mut all_missed) = (0, 0, 0);
@@ -84,8 +81,8 @@ fn each_record_is_read_passed_over_or_missed() {
     assert!(returned > 1_000 && passed_over > 1_000 && all_missed > 1_000);
 }
 
-/// After `release` the ring may overwrite the bucket that the reader read last. After `finish`
-/// alone the reader still holds this bucket.
+/// After `release` the ring may overwrite the bucket that the reader read last, but not after
+/// `finish` alone.
 #[test]
 fn a_reader_that_has_released_holds_no_bucket() {
     for releases in [true, false] {
@@ -105,8 +102,7 @@ fn a_reader_that_has_released_holds_no_bucket() {
     }
 }
 
-/// A reader can pass over records before they are published. Its next batch then begins with the
-/// first record that was not passed over.
+/// The next batch begins with the first record that was not passed over.
 #[test]
 fn records_are_passed_over_before_they_are_published() {
     let (_ring, mut producer, mut reader) = ring(Mode::Record);

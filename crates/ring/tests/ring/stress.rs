@@ -1,5 +1,5 @@
-//! Several threads read and write a ring at the same time. Every record contains its producer, its
-//! number and a checksum.
+//! Several threads read and write a ring. Every record contains its producer, its number and a
+//! checksum.
 
 use std::{
     collections::HashMap,
@@ -15,7 +15,7 @@ use retroscope_ring::{
 };
 
 const BUCKET_BYTES: usize = 272 << 10;
-/// Far beyond any pause of the machine: a wait this long is a lost wake-up.
+/// A wait this long is a lost wake-up.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Time between the records of a producer, without jitter.
 const STEP_NS: i64 = 1000;
@@ -41,8 +41,7 @@ fn ring(mode: Mode, producers: usize, readers: usize) -> Ring {
     Ring::new(&config, None).expect("some MiB")
 }
 
-/// Time of a record, as a function of its producer and number, so that every thread knows the
-/// packets of a window.
+/// A function of producer and number, so that every thread knows the packets of a window.
 fn time_ns(producer: usize, number: u64) -> i64 {
     let hash = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ producer as u64) >> 40;
     number as i64 * STEP_NS + hash as i64 % JITTER_NS
@@ -70,7 +69,6 @@ fn checksum(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Checks that a packet is this record of this producer, and is whole.
 fn check(packet: Packet<'_>, producer: usize, number: u64) {
     let (body, sum) = packet.data.split_last_chunk::<4>().expect("never empty");
     assert_eq!(
@@ -92,8 +90,7 @@ fn check(packet: Packet<'_>, producer: usize, number: u64) {
     assert_eq!(packet.wire_len as usize, packet.data.len());
 }
 
-/// Stores `count` records, and tries again if there is no room. Returns how often there was no
-/// room.
+/// Stores `count` records. Returns how often there was no room.
 fn produce(mut producer: Producer, count: u64, seed: u64) -> u64 {
     let mut rng = Rng::with_seed(seed);
     let mut frame = Vec::new();
@@ -119,8 +116,7 @@ fn produce(mut producer: Producer, count: u64, seed: u64) -> u64 {
     full
 }
 
-/// Reads as number `member` of `members` members until all records of its producers were read or
-/// missed. Returns (read, missed).
+/// Reads as one of `members` members of a group. Returns (read, missed).
 fn analyze(
     mut reader: Reader,
     (member, members): (usize, usize),
@@ -130,8 +126,7 @@ fn analyze(
     let mut next = vec![0; producers];
     let (mut read, mut missed) = (0, 0);
     let mut mine = (member..producers).step_by(members);
-    // If the last records were missed, only the position shows this: no later batch reports the
-    // missed records.
+    // If the last records were missed, no later batch reports this, only the position.
     let unread = |next: &[u64], reader: &Reader, producer: usize| {
         next[producer].max(reader.positions().get(producer)) < count
     };
@@ -164,15 +159,15 @@ fn analyze(
     (read, lapped)
 }
 
-/// Dumps one window: reserves the window, reads its buckets while they fill, gives closed buckets
-/// back, and accounts for every packet of the window. Returns (packets read, packets lost).
+/// Dumps one window, and accounts for every packet of the window. Returns (packets read, packets
+/// lost).
 fn dump(ring: &Ring, producers: usize, count: u64, from_ns: i64, to_ns: i64) -> (u64, u64) {
     let reservation = ring.reserve(from_ns, to_ns);
     let mut seen: HashMap<BucketRef, u32> = HashMap::new();
     let mut listed = Vec::new();
     let mut read = 0;
     loop {
-        // Loads the watermarks first, so that the list contains the records before the watermarks.
+        // Loads the watermarks first: the list then contains the records before the watermarks.
         let over =
             (0..producers).all(|producer| ring.watermark(producer).is_some_and(|ns| ns > to_ns));
         reservation.buckets(&mut listed);
@@ -319,8 +314,7 @@ fn wait_mode_with_gating_readers_loses_nothing() {
             })
             .collect();
         let lapped = scope.spawn(move || analyze(lapped, (0, 1), PRODUCERS, count));
-        // Makes short reservations, for which writers may have to wait, and ends the reservations,
-        // which lets the writers continue.
+        // Short reservations, for which writers may have to wait.
         let reserver = scope.spawn(|| {
             let mut rng = Rng::with_seed(7);
             while !done.load(Ordering::Relaxed) {

@@ -45,8 +45,8 @@ fn ring_file() -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-/// Reads the headers, interfaces, producers and all buckets of a file. Returns the number of copied
-/// packets that are not empty, or `None` if the file is refused.
+/// Reads headers and all buckets of a file. Returns the number of copied packets that are not
+/// empty, or `None` if the file is refused.
 fn use_all(path: &Path, buffer: &mut Buffer) -> Option<usize> {
     let attached = Attached::open(path).ok()?;
     let info = attached.info();
@@ -81,8 +81,8 @@ fn every_byte_of_the_headers_may_be_wrong() {
     let good = use_all(&path, &mut buffer).unwrap();
     assert!(good > 60);
     let (mut refused, mut taken) = (0, 0);
-    // The offsets of the region's header, its state, two producers, eight buckets, and four slots
-    // for clock steps.
+    // Offsets of the region's header, its state, producers, buckets, and four slots for clock
+    // steps.
     for offset in (0..256)
         .chain(1024..1152)
         .chain(4096..4096 + 10 * 128 + 128)
@@ -137,7 +137,7 @@ fn garbage_is_not_a_ring() {
         let mut bytes: Vec<u8> = (0..random.usize(0..20_000))
             .map(|_| random.u8(..))
             .collect();
-        // Nearly half of the files start like a ring, with small numbers after the magic.
+        // Nearly half of the files start like a ring.
         if round % 2 == 0 && bytes.len() > 2048 {
             bytes[..8].copy_from_slice(&u64::from_be_bytes(*b"retroQQ\x01").to_ne_bytes());
             bytes[8..16].copy_from_slice(&4_u64.to_ne_bytes());

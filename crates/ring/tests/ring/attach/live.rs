@@ -1,5 +1,4 @@
-//! Readers copy buckets while a writer, in another process or in this process, stores at full
-//! speed, or after a writer was killed.
+//! Readers copy buckets while a writer stores at full speed, or after a writer was killed.
 
 use std::{
     io::{BufReader, Read},
@@ -18,8 +17,8 @@ use super::{
     role::{line, small, start},
 };
 
-/// Writes as fast as possible while the process that `reader` starts reads. Returns the number of
-/// packets that the started process checked.
+/// Writes while the process that `reader` starts reads. Returns the number of packets that this
+/// process checked.
 pub(super) fn overwrite_under_a_reader(
     backing: Backing,
     reader: impl FnOnce(&Path) -> Child,
@@ -97,7 +96,6 @@ fn a_killed_writer_leaves_what_it_had_published() {
                 readable.push((bucket.first, bucket.first + bucket.packets));
             }
         }
-        // The buckets follow each other without a gap, up to the last published packet.
         readable.sort_unstable();
         assert!(readable.windows(2).all(|pair| pair[0].1 == pair[1].0));
         assert!(readable.len() >= 7, "{}", readable.len());
@@ -110,7 +108,6 @@ fn a_killed_writer_leaves_what_it_had_published() {
         );
     }
 
-    // The next ring at this path replaces the file.
     let config = RingConfig {
         backing: Backing::File(path.clone()),
         ..small()
@@ -124,8 +121,8 @@ fn a_killed_writer_leaves_what_it_had_published() {
     assert_eq!(attached.writer(), Ok(RegionWriter::Ended));
 }
 
-/// A producer stores new records without atomics right after the copied records. ThreadSanitizer
-/// reports a copy that loads bytes of the new records.
+/// ThreadSanitizer reports a copy that loads bytes of new records, which a producer stores without
+/// atomics.
 #[test]
 fn an_open_bucket_is_copied_while_it_is_written() {
     let ring = Ring::new(&small(), None).unwrap();
@@ -195,8 +192,7 @@ fn a_name_of_a_bucket_dies_with_its_contents() {
     buffer.packets().for_each(|packet| check(&packet));
 }
 
-/// [`Ring::attached`] reads a ring of this process while the ring wraps around. This also works
-/// with anonymous memory, which no other process can open. A copied bucket must never be torn.
+/// [`Ring::attached`] also works with anonymous memory, which no other process can open.
 #[test]
 #[cfg_attr(
     retroscope_sanitize = "thread",

@@ -20,7 +20,6 @@ pub(crate) fn record(time_ns: i64, frame: &mut [u8; FRAME_BYTES_MAX]) -> Record<
     }
 }
 
-/// Panics unless the packet equals the stored record of its time stamp.
 pub(crate) fn check(packet: &Packet<'_>) {
     let time_ns = packet.time_ns;
     assert_eq!(packet.data.len(), length(time_ns), "length at {time_ns}");
@@ -52,8 +51,7 @@ fn length(time_ns: i64) -> usize {
     usize::try_from(mixed(time_ns) % (FRAME_BYTES_MAX as u64 + 1)).unwrap()
 }
 
-/// A record whose stamp is a multiple of 17 has 70,000 bytes or more on the wire, and so needs the
-/// extended form of a descriptor (above 65,535 bytes).
+/// Above 65,535 bytes on the wire, a record needs the extended form of a descriptor.
 fn wire_len(time_ns: i64) -> u32 {
     let length = u32::try_from(length(time_ns)).unwrap();
     if time_ns % 17 == 0 {

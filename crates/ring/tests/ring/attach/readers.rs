@@ -26,23 +26,21 @@ use super::{
     role::small,
 };
 
-/// Within this time a reader must show enough packets of a live ring.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// Minimum number of packets that a reader of a live ring must show.
 const SHOWN: u64 = 20_000;
 
-/// The folder with the readers.
 fn readers() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("readers")
 }
 
-/// The folder of this file, with the C and Python programs of these tests.
+/// The folder of the C and Python programs of these tests.
 fn here() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ring/attach")
 }
 
-/// Compiles a C program with the header, and with sanitizers if the compiler has sanitizers. `None`
-/// after a line with SKIP: no C compiler.
+/// Compiles a C program, with sanitizers if the compiler has sanitizers. `None` after a line with
+/// SKIP: no C compiler.
 fn compiled(source: &Path, directory: &TempDir) -> Option<Command> {
     let out = directory.path().join("program");
     let compile = |sanitize: &[&str]| {
@@ -86,7 +84,7 @@ fn python(source: &Path) -> Option<Command> {
     Some(program)
 }
 
-/// The readers in C and Python that show packets, if this machine has a C compiler and Python.
+/// The programs that show packets, if this machine has a C compiler and Python.
 fn shows(directory: &TempDir) -> impl Iterator<Item = Command> {
     let c = compiled(&readers().join("ring_show.c"), directory);
     c.into_iter()
@@ -110,7 +108,7 @@ fn line(producer: usize, number: u64, stamp_ns: i64, packet: &Packet<'_>) -> Str
     line
 }
 
-/// Checks a line about a packet of [`record`], whose number is its stamp. Returns the number.
+/// Checks a line about a packet of [`record`]. Returns the packet's number, which is its stamp.
 fn check_line(text: &str) -> u64 {
     let fields: Vec<&str> = text.split(' ').collect();
     let [
@@ -143,9 +141,8 @@ fn check_line(text: &str) -> u64 {
     number.parse().unwrap()
 }
 
-/// Lets a reader follow a ring that is overwritten meanwhile. Every shown packet must be as it was
-/// stored, the reader must count the packets of every gap as missed, and the last packet must be
-/// shown.
+/// Lets a reader follow a ring that is overwritten meanwhile. The reader must count the packets of
+/// every gap as missed.
 fn follow_a_live_ring(mut show: Command, backing: Backing) {
     let config = RingConfig { backing, ..small() };
     let ring = Ring::new(&config, None).unwrap();
@@ -259,15 +256,13 @@ fn varied_file(directory: &TempDir, records: i64) -> PathBuf {
                 assert!(producer.step(7, -5 * stamp));
             }
             let mut record = record(stamp, &mut frame);
-            // A time that is far off, and a large number of an interface, need the extended form of
-            // a descriptor.
+            // A time that is far off, and a large number of an interface, need the extended form.
             match stamp {
                 50 => record.time_ns = i64::MIN,
                 51 => record.interface = 300,
                 52 => record.tag_restored = true,
                 53 => record = Record::whole(-1, 0, &[]),
-                // The first record is large, so that the offsets of later records are large. A test
-                // changes bytes of these offsets.
+                // The first record is large, so that the offsets of later records are large.
                 0 => record.parts[1] = &large,
                 _ => {}
             }
@@ -362,8 +357,8 @@ fn readers_in_other_languages_pass_many_damaged_buckets() {
     }
 }
 
-/// The number of copied packets of a ring file and a sum over their fields, or `refused`. `flip.c`
-/// and `flip.py` compute the same.
+/// The number of copied packets of a ring file and a sum over their fields, or `refused`, as in
+/// `flip.c` and `flip.py`.
 fn copied(path: &Path, buffer: &mut Buffer) -> String {
     let Ok(attached) = Attached::open(path) else {
         return "refused".to_owned();
@@ -394,8 +389,8 @@ fn copied(path: &Path, buffer: &mut Buffer) -> String {
     format!("{packets} {sum}")
 }
 
-/// Changes bytes of a ring file, one at a time, and puts them back. Returns for each change the
-/// line that `flip.c` must print.
+/// Changes bytes of a ring file, one at a time. Returns for each change the line that `flip.c` must
+/// print.
 fn copied_with_flips(path: &Path, areas: &[(u64, u64)]) -> HashSet<String> {
     let file = File::options().read(true).write(true).open(path).unwrap();
     let mut buffer = Buffer::new();
@@ -427,8 +422,8 @@ fn readers_in_other_languages_believe_no_byte() {
     file.read_exact_at(&mut word, bucket_end - 103 * 16 + 8)
         .unwrap();
     let last = u64::from_ne_bytes(word) & 0xfff_ffff;
-    // Of bucket headers, the bytes 16 to 47 are left out: the readers in C and Python do not read
-    // these fields (captured bytes, times, link to the next bucket).
+    // Of bucket headers, bytes 16 to 47 are left out: the readers in C and Python do not read these
+    // fields.
     let areas = [
         (0, 160),
         (1024, 32),

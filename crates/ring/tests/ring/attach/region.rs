@@ -1,4 +1,4 @@
-//! The description of a ring that its memory region contains, read with [`Attached`].
+//! The description of a ring in its memory region, read with [`Attached`].
 
 use retroscope_ring::{
     Attached, AttachedState, Backing, Buffer, InterfaceEntry, Record, RegionWriter, Ring,
@@ -99,8 +99,7 @@ fn what_finds_no_place_in_the_table_is_counted() {
     assert_eq!(listed.last().unwrap().name, (listed.len() - 1).to_string());
 }
 
-/// A later reader of a ring file must find the clock steps, the order in which buckets closed, and
-/// the end of the overwritten records.
+/// A later reader must find the clock steps and the end of the overwritten records.
 #[test]
 fn what_was_overwritten_and_stepped_stands_in_the_region() {
     const HOUR_NS: i64 = 3_600_000_000_000;
@@ -129,8 +128,8 @@ fn what_was_overwritten_and_stepped_stands_in_the_region() {
     buckets.retain(|bucket| bucket.state == AttachedState::Closed);
     buckets.sort_by_key(|bucket| bucket.closing);
     assert!(buckets.is_sorted_by_key(|bucket| (bucket.first, bucket.closed_mono_ns)));
-    // The oldest remaining bucket begins directly after the overwritten records.
-    // `whole_since_mono_ns` is the time at which its first record was stored, or the record before.
+    // `whole_since_mono_ns` is the time at which the first record of the oldest bucket was stored,
+    // or the record before.
     let oldest = buckets[0];
     assert_eq!(oldest.first, told.evicted_records);
     assert_eq!(oldest.first.cast_signed(), told.evicted_ns.unwrap() + 1);

@@ -1,7 +1,5 @@
-//! The other process of a test: this test program started again, with its role and the path of the
-//! ring in environment variables.
-//!
-//! The test `other_process` needs these variables, so a normal test run skips the test.
+//! The other process of a test: this program again, with its role and the path of the ring in
+//! environment variables. A normal run ignores the test `other_process`.
 
 use std::{
     env, fs,
@@ -19,10 +17,9 @@ use super::pattern::{FRAME_BYTES_MAX, check, record};
 
 const ROLE: &str = "RETROSCOPE_ATTACH_ROLE";
 const RING: &str = "RETROSCOPE_ATTACH_RING";
-/// A role ends after about this time at the latest.
+/// A role ends after about this time.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Starts this program as `role` on a ring.
 pub(crate) fn start(role: &str, ring: &Path) -> Child {
     Command::new(env::current_exe().unwrap())
         .args([
@@ -39,8 +36,7 @@ pub(crate) fn start(role: &str, ring: &Path) -> Child {
         .unwrap()
 }
 
-/// Reads the output of the other process up to a line that starts with `word`, and returns the rest
-/// of that line.
+/// Reads the output up to a line that starts with `word`, and returns the rest of that line.
 pub(crate) fn line(out: &mut BufReader<ChildStdout>, word: &str) -> String {
     for line in out.lines() {
         if let Some(rest) = line.unwrap().strip_prefix(word) {
@@ -85,7 +81,6 @@ fn read(ring: &Path) {
                 Ok(()) => {
                     assert!(buffer.len() as u64 >= bucket.packets, "a mark never falls");
                     let (min_ns, max_ns) = bucket.span_ns.unwrap();
-                    // The writer of this test uses record numbers as stamps.
                     let stamps = (bucket.first.cast_signed()..).take(buffer.len());
                     for (packet, stamp) in buffer.packets().zip(stamps) {
                         assert_eq!(packet.time_ns, stamp);
@@ -130,7 +125,6 @@ fn write(path: &Path) {
         if stamp == 100_000 {
             println!("\nlapped");
         }
-        // Ends by itself if no other process ends this process.
         if stamp % 1024 == 0 && (start.elapsed() > DEADLINE || !path.exists()) {
             break;
         }

@@ -1,7 +1,7 @@
 //! Compares the ring with the model under generated operations, in one thread.
 //!
-//! A failure prints its seed. `ORACLE_SEED=n cargo test -p retroscope-ring --test ring oracle`
-//! repeats that seed, and with `ORACLE_SEEDS=m` runs m seeds from there on.
+//! A failure prints its seed, and `ORACLE_SEED=n cargo test -p retroscope-ring --test ring oracle`
+//! repeats that seed, and with `ORACLE_SEEDS=m` runs m seeds.
 
 mod model;
 
@@ -24,7 +24,6 @@ static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     (0..1 << 20).map(|_| rng.u8(..)).collect()
 });
 
-/// The ring and the model.
 struct Pair {
     rng: Rng,
     ring: Ring,
@@ -35,13 +34,13 @@ struct Pair {
     views: Vec<(Key, BucketView, usize)>,
     reservations_max: usize,
     reservations_made: u64,
-    /// [`Ring::reservation_news`] at the last check of the losses of all reservations.
+    /// [`Ring::reservation_news`] at the last check of losses.
     news: u64,
     clock_ns: i64,
     refused: u64,
 }
 
-/// Counts of one seed or of all seeds. A rule that never applied was not tested.
+/// Counts of events. A rule that never applied was not tested.
 #[derive(Debug, Default)]
 struct Happened {
     refused: u64,
@@ -104,7 +103,7 @@ impl Pair {
         let readers = gating.map(|gating| ring.group(kind(gating)).expect("two readers"));
         let producers = (0..PRODUCERS).map(|_| ring.producer().expect("two producers"));
         let producers = producers.collect();
-        ring.close(); // a store that would wait returns `Closed`: there is only one thread
+        ring.close(); // a store that would wait returns `Closed`
         Self {
             rng: Rng::with_seed(seed),
             model: Model::new(buckets, BUCKET_BYTES, PRODUCERS, &gating),
@@ -301,7 +300,6 @@ impl Pair {
         }
     }
 
-    /// Lists a reservation's buckets in the ring and in the model, and compares the lists.
     fn list(&mut self, id: u64) -> Vec<(BucketRef, Key)> {
         let mut listed = Vec::new();
         self.reservations[&id].buckets(&mut listed);
@@ -316,7 +314,7 @@ impl Pair {
             .collect()
     }
 
-    /// Compares the new records of held buckets with the model, and releases one of the buckets.
+    /// Compares the new records of held buckets with the model, and releases one bucket.
     fn release_views(&mut self) {
         for (key, view, seen) in &mut self.views {
             let records = &self.model.buckets[key].records;
@@ -473,7 +471,6 @@ impl Pair {
         assert_eq!(statistics.stored_packets, published);
     }
 
-    /// Drops the producers, lets the readers read all records, and checks the final counts.
     fn end(mut self) -> Happened {
         self.check();
         for producer in 0..PRODUCERS {

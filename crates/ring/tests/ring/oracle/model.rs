@@ -1,5 +1,4 @@
-//! A model of the ring that is as simple as possible: maps and lists instead of shared memory, and
-//! no threads.
+//! A model of the ring: maps and lists instead of shared memory, and no threads.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -10,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use retroscope_ring::{Lapped, Mode, StoreError};
 
-/// Identifies the contents of a bucket: its producer, and the number of its first record.
+/// Identifies a bucket's contents: its producer, and the number of its first record.
 pub(crate) type Key = (usize, u64);
 
 /// Unpublished captured bytes after which a store publishes.
@@ -34,7 +33,7 @@ pub(crate) struct Bucket {
     /// Bytes of payload, including extensions.
     used: usize,
     base_ns: i64,
-    /// Number of buckets that closed before this bucket. `None` while this bucket is open.
+    /// Number of buckets that closed before. `None` while open.
     pub(crate) closed: Option<u64>,
     pub(crate) holds: usize,
 }
@@ -54,8 +53,6 @@ pub(crate) struct Writer {
 pub(crate) struct Reservation {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
-    /// Whether buckets of the reservation are overwritten before those of reservations that do not
-    /// yield.
     pub(crate) yields: bool,
     pub(crate) given: HashSet<Key>,
     pub(crate) has_fallen: bool,
@@ -93,7 +90,7 @@ pub(crate) struct Model {
     free: usize,
     pub(crate) buckets: BTreeMap<Key, Bucket>,
     pub(crate) writers: Vec<Writer>,
-    /// The reservations. Keys are the numbers that the test assigned, oldest first.
+    /// Keys are the numbers that the test assigned.
     pub(crate) reservations: BTreeMap<u64, Reservation>,
     pub(crate) groups: Vec<Group>,
     pub(crate) evicted: Vec<Stored>,
@@ -167,7 +164,7 @@ impl Model {
         }
     }
 
-    /// Stores a record. The test closes the ring before: a store that would wait returns `Closed`.
+    /// The test closed the ring: a store that would wait returns `Closed`.
     pub(crate) fn store(&mut self, producer: usize, record: Stored) -> Result<(), StoreError> {
         let open = self.writers[producer].open.map(|first| (producer, first));
         let fits = open.is_some_and(|key| self.buckets[&key].fits(&record, self.bucket_bytes));
@@ -212,7 +209,7 @@ impl Model {
         writer.unpublished_bytes = 0;
     }
 
-    /// Publishes the producer's records and closes its bucket, as dropping the producer does.
+    /// Publishes the producer's records and closes its bucket.
     pub(crate) fn leave(&mut self, producer: usize) {
         self.publish(producer);
         if let Some(first) = self.writers[producer].open.take() {
@@ -264,8 +261,8 @@ impl Model {
         self.reservations.insert(id, reservation);
     }
 
-    /// Buckets with published records that touch the interval of a reservation, without the buckets
-    /// that the reservation gave back: (key, published records, closed).
+    /// Buckets with published records that touch a reservation, without those it gave back: (key,
+    /// published records, closed).
     pub(crate) fn touching(&self, id: u64) -> Vec<(Key, u32, bool)> {
         let reservation = &self.reservations[&id];
         let mut found = Vec::new();
@@ -300,14 +297,14 @@ impl Model {
         (self.free, self.buckets.len() - closed, closed, reserved)
     }
 
-    /// The number after the last published record of a bucket, or the number of the bucket's first
-    /// record if no record is published.
+    /// The number after a bucket's last published record, or of its first record if none is
+    /// published.
     pub(crate) fn committed_end(&self, key: Key) -> u64 {
         let end = key.1 + self.buckets[&key].records.len() as u64;
         end.min(self.writers[key.0].published).max(key.1)
     }
 
-    /// Finds the bucket with the next records for a group, and holds it for the group.
+    /// Finds and holds the bucket with a group's next records.
     fn find(&mut self, group: usize, producer: usize) -> Option<Key> {
         loop {
             let next = self.groups[group].next[producer];
@@ -382,8 +379,7 @@ impl Model {
             .any(|reservation| self.wants(reservation, key))
     }
 
-    /// In which order the bucket is overwritten: 0 if no reservation wants it, 1 if only yielding
-    /// reservations want it.
+    /// 0 if no reservation wants the bucket, 1 if only yielding reservations want it.
     fn protection(&self, key: Key) -> u8 {
         let all = self.reservations.values();
         let wanting = all.filter(|reservation| self.wants(reservation, key));

@@ -12,32 +12,30 @@ use super::{
     writer::promise_ns,
 };
 
-/// Far beyond any pause of the machine, or of the supervisor: a wait this long is a lost wake-up.
+/// A wait this long is a lost wake-up.
 const DEADLINE: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
 pub(crate) struct Follower {
     reader: Reader,
     kind: GroupKind,
-    /// A ledger for each producer that this reader reads. Keys are the numbers of producers.
+    /// Keys are the numbers of the producers that this reader reads.
     ledgers: BTreeMap<usize, Ledger>,
 }
 
 #[derive(Debug, Default)]
 struct Ledger {
     start: u64,
-    /// Number of records published when the group was made. Among these records, later buckets may
-    /// have been overwritten before earlier buckets.
+    /// Number of records published when the group was made. Of these, later buckets may have been
+    /// overwritten before earlier buckets.
     old: u64,
     next: u64,
     read: u64,
     missed: u64,
-    /// The last watermark seen, with the number of the first record for which it holds: (number,
-    /// watermark in ns).
+    /// The last watermark seen: (number of the first record for which it holds, watermark in ns).
     promised: Option<(u64, i64)>,
 }
 
-/// Takes the reading role for one step.
 pub(crate) fn follow(round: &Round, rng: &mut Rng) {
     if rng.u8(0..20) == 0 {
         enter(round, rng);
@@ -60,13 +58,13 @@ pub(crate) fn follow(round: &Round, rng: &mut Rng) {
         _ => {}
     }
     if rng.u8(0..60) == 0 {
-        follower.leave(round); // in the middle of a bucket
+        follower.leave(round);
     } else {
         lock(&round.followers).push(follower);
     }
 }
 
-/// Makes a group of either kind with one to three members, if the ring allows more readers.
+/// Makes a group with one to three members, if the ring allows more readers.
 fn enter(round: &Round, rng: &mut Rng) {
     let kind = if rng.u8(0..3) == 0 {
         GroupKind::Gating
@@ -110,8 +108,8 @@ fn enter(round: &Round, rng: &mut Rng) {
 }
 
 impl Follower {
-    /// Loads each producer's watermark first, then its published count. All records that the
-    /// watermark promises must be published.
+    /// Loads each watermark before the published count: all records that the watermark promises
+    /// must be published.
     fn look_for_promises(&mut self, round: &Round) {
         for (&producer, ledger) in &mut self.ledgers {
             let Some(watermark_ns) = round.ring.watermark(producer) else {
@@ -120,7 +118,7 @@ impl Follower {
             let published = round.ring.published(producer);
             ledger.promised = Some((published, watermark_ns));
             if watermark_ns == i64::MAX {
-                let begun = round.begun[producer].load(Ordering::Relaxed); // ordered by the watermark
+                let begun = round.begun[producer].load(Ordering::Relaxed); // after the watermark
                 assert!(
                     begun - published <= 1,
                     "it left, and its last record was stored or refused"
@@ -133,7 +131,6 @@ impl Follower {
     }
 
     /// Reads one batch and checks every record. May stall in the middle if given a generator.
-    /// `false`: no batch.
     fn read_one(&mut self, round: &Round, mut rng: Option<&mut Rng>) -> bool {
         let Some(batch) = self.reader.next() else {
             return false;
@@ -171,14 +168,11 @@ impl Follower {
         true
     }
 
-    /// Sleeps until a publication, a waker or the end of the round wakes the reader. Fails after
-    /// [`DEADLINE`].
     fn sleep(&mut self, round: &Round) {
         round.happened.slept.add(1);
         assert!(self.reader.wait(DEADLINE), "FORBIDDEN lost_wake_up");
     }
 
-    /// Reads all available records.
     pub(crate) fn drain(&mut self, round: &Round) {
         while self.read_one(round, None) {}
         self.reader.finish();
@@ -187,8 +181,7 @@ impl Follower {
     /// Checks the ledgers at their present positions, and leaves the group.
     pub(crate) fn leave(self, round: &Round) {
         let told = self.ledgers.values().map(|ledger| ledger.missed).sum();
-        // Batches may report less than the reader missed, because only the next batch would report
-        // the last missed records.
+        // Only the next batch would report the last missed records.
         forbidden::told_unfound(told, self.reader.lapped().packets);
         for (&producer, ledger) in &self.ledgers {
             let published = round.ring.published(producer);
@@ -197,7 +190,6 @@ impl Follower {
         }
     }
 
-    /// At the end, after draining: no record is unread.
     pub(crate) fn check_end(&self, round: &Round) {
         let (mut stored, mut read) = (0, 0);
         for (&producer, ledger) in &self.ledgers {

@@ -7,8 +7,7 @@ use retroscope_ring::{BucketInfo, Packet, RingStatistics};
 
 use super::names::Names;
 
-/// A record differs from the contents that its name determines: it is torn, was overwritten while
-/// it was read, or is another record.
+/// A record differs from the contents that its name determines.
 #[track_caller]
 pub(crate) fn torn_record(names: &Names, packet: &Packet<'_>, producer: usize, number: u64) {
     let named = names.record(producer, number);
@@ -22,7 +21,6 @@ pub(crate) fn torn_record(names: &Names, packet: &Packet<'_>, producer: usize, n
     );
 }
 
-/// A record is seen that its producer has not begun to store.
 #[track_caller]
 pub(crate) fn early_record(producer: usize, number: u64, begun: u64) {
     assert!(
@@ -59,7 +57,7 @@ pub(crate) fn gating_loss(producer: usize, missed: u64) {
     );
 }
 
-/// The name of a bucket in one generation refers to two different contents.
+/// One generation of a bucket has two different contents.
 #[track_caller]
 pub(crate) fn stale_hold(held: &BucketInfo, producer: usize, first: u64) {
     assert_eq!(
@@ -70,8 +68,7 @@ pub(crate) fn stale_hold(held: &BucketInfo, producer: usize, first: u64) {
     );
 }
 
-/// A record's time is outside of its bucket's range, or the range of a closed bucket is larger than
-/// its records need.
+/// A record's time is outside of its bucket's range, or a closed bucket's range is too large.
 #[track_caller]
 pub(crate) fn time_outside_bucket(info: &BucketInfo, min_ns: i64, max_ns: i64, all: bool) {
     assert!(
@@ -127,8 +124,7 @@ pub(crate) fn watermark_before_records(producer: usize, published: u64, promised
     );
 }
 
-/// Counts contradict each other or earlier counts. For example a cumulative count decreases,
-/// buckets vanish, or more records were evicted than stored.
+/// Counts contradict each other or earlier counts.
 #[track_caller]
 pub(crate) fn impossible_counts(before: &RingStatistics, now: &RingStatistics, buckets: usize) {
     let monotone = now.stored_packets >= before.stored_packets
@@ -177,7 +173,7 @@ pub(crate) fn open_ledger_of_a_reader(stored: u64, analyzed: u64, lapped: u64, u
     );
 }
 
-/// A burst returned success and stored fewer than all of its records, or an error and stored all.
+/// A burst succeeded with fewer than all records stored, or failed with all stored.
 #[track_caller]
 pub(crate) fn miscounted_burst(records: u64, stored: u64, all: bool) {
     assert_eq!(
@@ -191,7 +187,7 @@ pub(crate) fn miscounted_burst(records: u64, stored: u64, all: bool) {
     );
 }
 
-/// A capture was cut and not counted, or counted and not cut.
+/// The count of cut captures is wrong.
 #[track_caller]
 pub(crate) fn uncounted_cut(counted: u64, cut: u64) {
     assert_eq!(counted, cut, "FORBIDDEN uncounted_cut");

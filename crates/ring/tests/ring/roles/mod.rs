@@ -1,10 +1,7 @@
 //! Threads that change their roles at random, on a ring with random rules.
 //!
-//! A round is one ring: small or large buckets, the minimum number of buckets or many, one to six
-//! producers, some of the three modes. Three to six threads each take a role for one step, either a
-//! role from a pool or a new role. They store single records and bursts, and publish at random.
-//! They read as members of gating and lapped groups that are made and dropped. They make windows,
-//! change windows, give buckets back and keep holds. They switch modes, close the ring, and check
+//! A round is one ring. Three to six threads each take a role for one step, either a role from a
+//! pool or a new role. They write, read, dump windows, switch modes, close the ring, and check
 //! counts. Now and then a thread stops in the middle of a step with everything that it holds, like
 //! a thread that is not scheduled.
 //!
@@ -13,8 +10,7 @@
 //!
 //! # Forbidden outcomes
 //!
-//! Each outcome except `lost_wake_up` is a function in `forbidden.rs`. Each outcome fails under its
-//! own name:
+//! Each outcome except `lost_wake_up` is a function in `forbidden.rs`.
 //!
 //! | function | outcome |
 //! |---|---|
@@ -37,16 +33,14 @@
 //! | `open_ledger_of_a_reader` | stored since its start ≠ analyzed + lapped + unread |
 //! | `lost_wake_up` | a thread sleeps although its condition holds |
 //!
-//! A lost wake-up shows as a round without progress. The supervisor then releases everything in the
-//! pools: it drains readers, drops windows, and wakes readers that sleep without news. If no thread
-//! makes a step within a minute, the supervisor prints the seed and aborts the test.
+//! A lost wake-up shows as a round without progress. If no thread makes a step within about a
+//! minute, the supervisor prints the seed and aborts the test.
 //!
 //! # Running
 //!
-//! `STRESS_SECONDS` (2) sets the duration, `STRESS_SEED` (0) the first seed; a failure prints its
-//! seed. A seed determines rules and choices, but not the scheduling of threads. With
-//! `STRESS_SEED=n` and `STRESS_ROUNDS=1` the test runs one round; repeat it until the failure
-//! occurs again.
+//! `STRESS_SECONDS` (2) sets the duration, `STRESS_SEED` (0) the first seed. A failure prints its
+//! seed. A seed determines the rules, but not the scheduling of threads: repeat the test with
+//! `STRESS_SEED=n` and `STRESS_ROUNDS=1` until the failure occurs again.
 
 mod follower;
 mod forbidden;
@@ -72,15 +66,12 @@ use retroscope_ring::Mode;
 use round::{Happened, Round, Rules, take};
 use sync::lock;
 
-/// The supervisor aborts if there is no step for more than this many ticks of 10 ms (a minute),
-/// although it released everything in the pools at each tick.
+/// The supervisor aborts after this many ticks of 10 ms without a step: about a minute.
 const STUCK_TICKS: u32 = 6000;
 
-/// After this many rounds the usual rules have applied, and after ten times as many rounds all
-/// rules.
+/// After this many rounds the usual rules must have applied, after ten times as many all rules.
 const ROUNDS_FULL: u64 = 12;
-/// Minimum number of rounds of a run, even a short run, unless `STRESS_ROUNDS` is smaller. With a
-/// sanitizer rounds are slow.
+/// Minimum number of rounds, unless `STRESS_ROUNDS` is smaller. With a sanitizer rounds are slow.
 const ROUNDS_MIN: u64 = if cfg!(retroscope_sanitize) {
     1
 } else {
@@ -148,7 +139,6 @@ fn run(seed: u64) -> Happened {
     check_end(round)
 }
 
-/// Ends the round if a worker fails, so that the other workers end too.
 struct EndOnPanic<'r>(&'r Round);
 
 impl Drop for EndOnPanic<'_> {
@@ -182,8 +172,7 @@ fn step(round: &Round, rng: &mut Rng) {
     }
 }
 
-/// Compares the ring's counts, and the positions of one random reader, with the values at the
-/// previous check. Counts and positions may not change in impossible ways.
+/// Compares the ring's counts, and the positions of one random reader, with earlier values.
 fn look(round: &Round, rng: &mut Rng) {
     let mut watched = lock(&round.watched);
     let now = round.ring.statistics();
@@ -203,8 +192,8 @@ fn look(round: &Round, rng: &mut Rng) {
         .retain(|(_, before)| before.first() != Some(&u64::MAX));
 }
 
-/// Checks for progress at each tick until the round ends. Without progress, ensures that every
-/// waiting thread can continue, and aborts if no thread does.
+/// Checks for progress until the round ends. Without progress, releases what threads may wait for,
+/// and later aborts.
 #[expect(
     clippy::print_stderr,
     reason = "a panic could not end the threads that hang"
@@ -229,7 +218,7 @@ fn supervise(round: &Round, seed: u64, description: &str) {
     }
 }
 
-/// Releases everything in the pools. A waiting writer then finds a bucket.
+/// Lets a waiting writer find a bucket.
 fn relieve(round: &Round, rng: &mut Rng) {
     round.happened.relieved.add(1);
     round.relieve();
@@ -242,8 +231,7 @@ fn relieve(round: &Round, rng: &mut Rng) {
     if !round.never_records() {
         round.ring.set_mode(Mode::Record);
     }
-    // Does not wake a reader that has news: its producer must have woken the reader, and a lost
-    // wake-up must show.
+    // A reader that has news must have been woken by its producer: a lost wake-up must show.
     for wakeable in lock(&round.wakers).iter() {
         if !wakeable.has_news(round) {
             wakeable.waker.wake();
@@ -251,7 +239,7 @@ fn relieve(round: &Round, rng: &mut Rng) {
     }
 }
 
-/// All threads have ended: drops all roles and checks the final counts.
+/// Drops all roles and checks the final counts.
 fn check_end(round: Round) -> Happened {
     let mut rng = Rng::with_seed(0);
     while let Some(writer) = take(&round.writers, &mut rng) {

@@ -1,5 +1,5 @@
-//! The contents of a record, as a function of its name: (round, producer, number). Every reader can
-//! therefore check every record completely.
+//! The contents of a record, as a function of its name (round, producer, number), so that every
+//! reader can check every record.
 #![expect(
     clippy::cast_possible_truncation,
     reason = "hashes are cut to size; numbers of records are small"
@@ -10,8 +10,8 @@ use std::{ops::Range, sync::LazyLock};
 use fastrand::Rng;
 use retroscope_ring::{Packet, Record};
 
-/// Time between the records of a producer, without jitter. Unless `far_behind` is set, the time of
-/// a record is at least its number times `STEP_NS`.
+/// Time between the records of a producer, without jitter. Unless `far_behind`, a record's time is
+/// at least its number times `STEP_NS`.
 pub(crate) const STEP_NS: i64 = 1000;
 const JITTER_NS: u64 = 50_000;
 /// More than the ± 2⁴⁷ ns from the base of the bucket that a compact descriptor can express.
@@ -25,8 +25,8 @@ static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     (0..1 << 20).map(|_| rng.u8(..)).collect()
 });
 
-/// Generates the bytes that all records are cut from. Must be called before threads start:
-/// ThreadSanitizer does not see how a `LazyLock` hands over its value.
+/// Must be called before threads start: ThreadSanitizer does not see how a `LazyLock` hands over
+/// its value.
 pub(crate) fn prepare() {
     LazyLock::force(&NOISE);
 }
@@ -35,8 +35,7 @@ pub(crate) fn prepare() {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Names {
     pub(crate) seed: u64,
-    /// Whether some stamps are far ahead of their neighbors, which requires the extended form of a
-    /// descriptor.
+    /// Whether some stamps are far ahead, which requires the extended form of a descriptor.
     pub(crate) far_ahead: bool,
     /// Whether some stamps are far in the past. No producer may then promise a watermark.
     pub(crate) far_behind: bool,
@@ -44,7 +43,6 @@ pub(crate) struct Names {
     pub(crate) long_per_mille: u64,
 }
 
-/// The contents of a named record.
 #[derive(Debug, Clone)]
 pub(crate) struct Named {
     pub(crate) time_ns: i64,
@@ -66,7 +64,7 @@ impl Names {
         let interface = hash.next();
         let one = hash.next() as usize % (length + 1);
         let two = one + hash.next() as usize % (length - one + 1);
-        // Most records have one part: the ring stores these by a shorter code path.
+        // The ring stores records of one part by a shorter code path.
         let whole = !hash.next().is_multiple_of(4);
         Named {
             time_ns: self.time_ns(producer, number),
@@ -88,7 +86,7 @@ impl Names {
         }
     }
 
-    /// The stamp alone: cheap enough for every record of a round.
+    /// Cheap enough for every record of a round.
     pub(crate) fn time_ns(&self, producer: usize, number: u64) -> i64 {
         let hash = Hash(self.name(producer, number) ^ 0x0071_3e5a).next();
         let near = number as i64 * STEP_NS + (hash >> 16) as i64 % JITTER_NS as i64;
@@ -119,7 +117,6 @@ impl Names {
 }
 
 impl Named {
-    /// The record, in up to three parts.
     pub(crate) fn record(&self) -> Record<'static> {
         let bytes = &NOISE[self.noise.clone()];
         let (one, rest) = bytes.split_at(self.cuts[0]);

@@ -16,14 +16,13 @@ use super::{
     writer::Writer,
 };
 
-/// Bucket sizes to choose from: the smallest allowed size (in two entries), and two larger sizes.
+/// Bucket sizes in bytes to choose from, the smallest allowed size twice.
 const BUCKET_BYTES: [usize; 4] = [260 << 10, 260 << 10, 512 << 10, 2 << 20];
 /// Maximum memory of a ring.
 const RING_BYTES_MAX: usize = 160 << 20;
 /// How often the supervisor checks for progress.
 pub(crate) const TICK: std::time::Duration = std::time::Duration::from_millis(10);
 
-/// The fixed settings of a round.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     pub(crate) producers: usize,
@@ -37,12 +36,10 @@ pub(crate) struct Rules {
     prefault: bool,
     pub(crate) workers: usize,
     pub(crate) steps: u64,
-    /// The step in which a worker closes the ring, if any.
     pub(crate) close_at: Option<u64>,
     pub(crate) names: Names,
 }
 
-/// The state that all workers share.
 #[derive(Debug)]
 pub(crate) struct Round {
     pub(crate) rules: Rules,
@@ -52,17 +49,16 @@ pub(crate) struct Round {
     pub(crate) windows: Mutex<Vec<Window>>,
     pub(crate) wakers: Mutex<Vec<Wakeable>>,
     pub(crate) watched: Mutex<Watched>,
-    /// Number of records that a producer has begun to store, by producer.
+    /// Number of records that each producer has begun to store.
     pub(crate) begun: Vec<AtomicU64>,
     pub(crate) happened: Happened,
     steps: AtomicU64,
-    /// Number of ticks without progress. When this count changes, every stalled worker continues.
+    /// Number of ticks without progress. A change ends every stall.
     relief: AtomicU64,
     over: AtomicBool,
     ticks: (Mutex<u64>, Condvar),
 }
 
-/// A reader's waker and positions.
 #[derive(Debug)]
 pub(crate) struct Wakeable {
     pub(crate) waker: Waker,
@@ -71,7 +67,6 @@ pub(crate) struct Wakeable {
     pub(crate) producers: Vec<usize>,
 }
 
-/// The last observed counts and positions.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) statistics: RingStatistics,
@@ -79,7 +74,7 @@ pub(crate) struct Watched {
     pub(crate) positions: Vec<(Positions, Vec<u64>)>,
 }
 
-/// How often each outcome occurred. An outcome that never occurred was not tested.
+/// Counts of outcomes. An outcome that never occurred was not tested.
 #[derive(Debug, Default)]
 pub(crate) struct Happened {
     pub(crate) stored: Count,
@@ -120,7 +115,7 @@ impl Happened {
         ]
     }
 
-    /// Counts of events that depend on the timing of threads, and may be 0 after a dozen rounds.
+    /// Counts that depend on the timing of threads, and may be 0 after a dozen rounds.
     fn rare(&self) -> [&Count; 3] {
         [&self.closed, &self.relieved, &self.overwritten_before_held]
     }
@@ -141,7 +136,6 @@ impl Happened {
     }
 }
 
-/// A counter of an event.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -230,7 +224,7 @@ impl Round {
         }
     }
 
-    /// Whether reservations never fall, because no mode of the round is record mode.
+    /// Whether reservations never fall: no mode of the round is record mode.
     pub(crate) fn never_records(&self) -> bool {
         !self.rules.modes.contains(&Mode::Record)
     }
@@ -258,7 +252,6 @@ impl Round {
         self.tick();
     }
 
-    /// The current value of `relief`, for a comparison with a later value.
     pub(crate) fn relief(&self) -> u64 {
         self.relief.load(Ordering::Relaxed) // orders no other data
     }
@@ -267,8 +260,7 @@ impl Round {
         self.relief.fetch_add(1, Ordering::Relaxed); // orders no other data
     }
 
-    /// Simulates a thread that is not scheduled, with all that it holds, until other workers have
-    /// made 1 to 59 steps, a tick passes without progress, or the round ends.
+    /// Simulates a thread that is not scheduled, with all that it holds.
     pub(crate) fn stall(&self, rng: &mut Rng) {
         self.happened.stalled.add(1);
         let until = self.steps() + rng.u64(1..60);
@@ -283,7 +275,6 @@ impl Round {
         }
     }
 
-    /// Wakes all workers that wait for a tick, and counts the tick.
     pub(crate) fn tick(&self) {
         *lock(&self.ticks.0) += 1;
         self.ticks.1.notify_all();
@@ -311,8 +302,7 @@ impl Round {
 }
 
 impl Wakeable {
-    /// Whether records were published that the reader has not finished. Their producer must have
-    /// woken the reader.
+    /// Whether records were published that the reader has not finished.
     pub(crate) fn has_news(&self, round: &Round) -> bool {
         self.producers
             .iter()
@@ -320,7 +310,6 @@ impl Wakeable {
     }
 }
 
-/// Takes a random element of a pool.
 pub(crate) fn take<T>(pool: &Mutex<Vec<T>>, rng: &mut Rng) -> Option<T> {
     let mut pool = lock(pool);
     (!pool.is_empty()).then(|| {

@@ -11,7 +11,7 @@ use super::{
     sync::lock,
 };
 
-/// Maximum number of holds that a window keeps from one step to later steps.
+/// Maximum number of holds that a window keeps for later steps.
 const KEPT_MAX: usize = 3;
 const WINDOWS_MAX: usize = 5;
 
@@ -20,8 +20,7 @@ pub(crate) struct Window {
     reservation: Reservation,
     from_ns: i64,
     to_ns: i64,
-    /// Whether the interval was changed. The test then cannot account for the packets of the
-    /// window.
+    /// Whether the interval was changed: the packets of the window can then not be accounted for.
     changed: bool,
     seen: HashMap<BucketRef, Seen>,
     fallen: Vec<EvictedBucket>,
@@ -38,7 +37,6 @@ struct Seen {
     max_ns: i64,
 }
 
-/// Takes the dumping role for one step.
 pub(crate) fn dump(round: &Round, rng: &mut Rng) {
     let count = lock(&round.windows).len();
     if count == 0 || (count < WINDOWS_MAX && rng.u8(0..6) == 0) {
@@ -96,8 +94,7 @@ impl Window {
         self.changed = true;
     }
 
-    /// Reads the new records of the window's buckets. Gives closed buckets back, and keeps some
-    /// holds for later steps.
+    /// Reads the new records of the window's buckets. May keep some holds for later steps.
     fn read(&mut self, round: &Round, rng: &mut Rng) {
         let mut listed = Vec::new();
         self.reservation.buckets(&mut listed);
@@ -141,8 +138,8 @@ impl Window {
         }
     }
 
-    /// Checks random records of the buckets that the window has held since an earlier step. With
-    /// a probability of one half, drops the newest of these holds.
+    /// Checks random records of buckets held since an earlier step. With a probability of one half,
+    /// drops the newest hold.
     fn look_at_kept(&mut self, round: &Round, rng: &mut Rng) {
         for view in &self.kept {
             let (now, seen) = (view.info(), self.seen[&view.info().bucket]);
@@ -172,11 +169,9 @@ impl Window {
         }
     }
 
-    /// Drops the window. Accounts for every packet of the window that was published before this
-    /// call, if the interval never changed and the log is exact.
+    /// Drops the window. If the interval never changed and the log is exact, accounts for every
+    /// packet published before.
     pub(crate) fn leave(mut self, round: &Round) {
-        // Each record published before this point is read or reported as fallen below, or was gone
-        // before the window was made.
         let published: Vec<u64> = (0..round.rules.producers)
             .map(|producer| round.ring.published(producer))
             .collect();
@@ -226,7 +221,7 @@ impl Window {
         round.happened.gone_before.add(before);
     }
 
-    /// Number of records of a producer from number `first` to before `end` that are in the window.
+    /// Number of a producer's records from `first` to before `end` that are in the window.
     fn inside(&self, round: &Round, producer: usize, first: u64, end: u64) -> u64 {
         let names = &round.rules.names;
         let inside =
@@ -235,8 +230,7 @@ impl Window {
     }
 }
 
-/// At the end: reads everything that is still in the ring once more. Returns packets and captured
-/// bytes.
+/// Reads everything that is still in the ring. Returns packets and captured bytes.
 pub(crate) fn read_all(round: &Round) -> (u64, u64) {
     let reservation = round.ring.reserve(i64::MIN, i64::MAX);
     let mut listed = Vec::new();

@@ -20,10 +20,8 @@ pub(crate) struct Writer {
     cut: u64,
 }
 
-/// Takes the writing role for one step.
 pub(crate) fn write(round: &Round, rng: &mut Rng) {
     let writer = take(&round.writers, rng).or_else(|| {
-        // `Ring::producer` fails after all producers were opened.
         round.ring.producer().ok().map(|producer| Writer {
             producer,
             next: 0,
@@ -41,15 +39,13 @@ pub(crate) fn write(round: &Round, rng: &mut Rng) {
     match rng.u8(0..6) {
         0..=2 => writer.producer.publish(),
         3 if !round.rules.names.far_behind => {
-            // No record is older than its number times the step.
             writer.producer.set_watermark(promise_ns(writer.next));
             round.happened.promised.add(1);
         }
         4 => round.stall(rng), // perhaps with unpublished records
         _ => {}
     }
-    // When all producers were opened, none is dropped in the first half of the round, so that
-    // records are written until then.
+    // In the first half of the round, a producer is dropped only while others can still be opened.
     let last = round.steps() > round.rules.steps / 2;
     if rng.u8(0..200) == 0 && (last || round.ring.producers() < round.rules.producers) {
         writer.leave();
@@ -58,7 +54,6 @@ pub(crate) fn write(round: &Round, rng: &mut Rng) {
     }
 }
 
-/// Counts a record that the ring refused.
 fn refused(round: &Round, rng: &mut Rng, error: StoreError) {
     match error {
         StoreError::Full => round.happened.refused.add(1),
@@ -91,7 +86,7 @@ impl Writer {
     fn store(&mut self, round: &Round, rng: &mut Rng) -> Result<(), StoreError> {
         let id = self.producer.id();
         let named = round.rules.names.record(id, self.next);
-        round.begun[id].store(self.next + 1, Ordering::Relaxed); // before the store, whose publication orders this
+        round.begun[id].store(self.next + 1, Ordering::Relaxed); // the store orders this
         let stored = self.producer.store(&named.record());
         match stored {
             Ok(()) => self.has_stored(round, 1),
@@ -131,7 +126,6 @@ impl Writer {
         round.happened.cut.add(cut);
     }
 
-    /// Checks the producer's count of truncated records, and drops the producer.
     pub(crate) fn leave(self) {
         forbidden::uncounted_cut(self.producer.cut_records(), self.cut);
     }
