@@ -1,8 +1,7 @@
 //! Parses one TPACKET_V3 block, part by part, into frame descriptors.
 //!
-//! Offsets come from `linux/if_packet.h` through libc's structures. The kernel fills the blocks,
-//! and the parser still checks every offset and length. A packet outside the block counts as
-//! unreadable and ends the walk.
+//! The parser checks every offset and length. A packet outside the block counts as unreadable and
+//! ends the walk.
 
 use std::mem::offset_of;
 
@@ -51,17 +50,14 @@ mod packet {
 pub(super) const PACKET_BYTES_MIN: usize = packet::HEADER_BYTES;
 
 /// Distance of the prefetch into the first-level cache, in packets. The kernel usually wrote the
-/// packets on another CPU, so reading a line takes some hundred cycles. Only a packet's header says
-/// where the next packet starts, so the prefetch assumes that the next packets are as long as the
-/// current packet. With a distance of 32 packets of 1514 bytes, the inserter took 178 instead of
-/// 167 ns per packet.
+/// packets on another CPU, so reading a line takes some hundred cycles. The prefetch assumes that
+/// the next packets are as long as the current packet. With a distance of 32 packets of 1514 bytes,
+/// the inserter took 178 instead of 167 ns per packet.
 const AHEAD_PACKETS: usize = 16;
-/// Distance of the prefetch into the second-level cache, in packets. The prefetch into the
-/// first-level cache follows, and finds its lines in the second-level cache. With both prefetches
-/// the walk took 7.5 instead of 9.0 ns per packet at 64 bytes, and 26 instead of 29 ns at 1514
-/// bytes.
+/// Distance of the prefetch into the second-level cache, in packets. With both prefetches the walk
+/// took 7.5 instead of 9.0 ns per packet at 64 bytes, and 26 instead of 29 ns at 1514 bytes.
 const FAR_PACKETS: usize = 48;
-/// Offsets of the prefetched cache lines: the header, and the start of the frame after the header.
+/// Offsets of the prefetched cache lines from the start of a packet's header.
 const AHEAD_OFFSETS: [usize; 3] = [0, 64, 128];
 
 /// The header of a block.
@@ -72,12 +68,11 @@ pub(super) struct BlockSummary {
     /// Time stamp of the last packet, in ns since the UNIX epoch. For a block without packets, the
     /// time when it was closed.
     pub(super) last_ns: i64,
-    /// When the kernel opened the block, by the system's clock. The kernel adds packets later.
+    /// When the kernel opened the block, ns since the UNIX epoch.
     pub(super) opened_ns: i64,
 }
 
-/// The range of the NIC's stamps in a block that agree with the system's clock. Times are ns since
-/// the UNIX epoch.
+/// The range of the NIC's stamps that agree with the system's clock, ns since the UNIX epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct NicStampRange {
     /// The earliest stamp that agrees.
@@ -98,8 +93,7 @@ impl NicStampRange {
 pub(super) struct PartSummary {
     /// Packets whose descriptors were appended.
     pub(super) frames: u32,
-    /// Packets that cannot be read: the first packet that is not inside the block, where the walk
-    /// ends, and all packets after it.
+    /// The first packet that is not inside the block, and all packets after it.
     pub(super) unreadable: u32,
     /// Packets that are larger than any frame on the wire.
     pub(super) merged: u32,
@@ -107,10 +101,9 @@ pub(super) struct PartSummary {
     pub(super) checksum_missing: u32,
     /// Packets with a stamp of the NIC.
     pub(super) nic_stamped: u32,
-    /// Packets with a stamp of the NIC that does not agree with the system's clock.
+    /// NIC stamps that do not agree with the system's clock.
     pub(super) nic_refused: u32,
-    /// The last stamp of the NIC that does not agree with the system's clock, ns since the UNIX
-    /// epoch.
+    /// The last NIC stamp that does not agree with the clock, ns since the UNIX epoch.
     pub(super) refused_ns: i64,
 }
 
@@ -121,14 +114,12 @@ pub(super) struct BlockWalk {
     position: usize,
     /// Packets that remain.
     left: u32,
-    /// Distance from the last header to the next header. At first, the distance in the previous
-    /// block.
+    /// The last distance between two headers, perhaps of the previous block.
     stride: usize,
 }
 
 impl BlockWalk {
-    /// Starts at the first packet of a block that the kernel has handed over. `before` is the walk
-    /// through the previous block.
+    /// Starts at the first packet of a block. `before` is the walk through the previous block.
     pub(super) fn new(block: &[u8], before: Self) -> (Self, BlockSummary) {
         let Some(header) = block.first_chunk::<{ descriptor::HEADER_BYTES }>() else {
             return (Self::default(), BlockSummary::default());
@@ -153,8 +144,8 @@ impl BlockWalk {
         (walk, summary)
     }
 
-    /// Prefetches the first packets, because no packet before them in this block has caused a
-    /// prefetch. Assumes that these packets are as long as the packets of the previous block.
+    /// Prefetches the first packets. Assumes that they are as long as the packets of the previous
+    /// block.
     fn ask_for_first(self, block: &[u8]) {
         let packets =
             usize::try_from(self.left).map_or(AHEAD_PACKETS, |left| left.min(AHEAD_PACKETS));
@@ -168,7 +159,7 @@ impl BlockWalk {
     /// larger than `frame_bytes_max`. Packets with a stamp of the NIC in `nic_range` are of
     /// interface [`NIC_STAMPED`].
     ///
-    /// A result without frames marks the end of the block.
+    /// If `frames_max` > 0, no frames means the end of the block.
     pub(super) fn read(
         &mut self,
         block: &[u8],
@@ -192,7 +183,6 @@ impl BlockWalk {
                 position.wrapping_add(next.wrapping_mul(AHEAD_PACKETS)),
             );
             ask_for::<2>(block, position.wrapping_add(next.wrapping_mul(FAR_PACKETS)));
-            // The last packet of a block has no successor.
             stride = if next > 0 { next } else { stride };
             part.frames += 1;
             part.merged += u32::from(frame.wire_len > frame_bytes_max);
@@ -201,8 +191,7 @@ impl BlockWalk {
                 part.check_stamp(&mut frame, nic_range);
             }
             frames.push(frame);
-            // An offset of zero marks the last packet. If an earlier packet has this offset, the
-            // count still ends the walk.
+            // An offset of zero marks the last packet. The count ends the walk in any case.
             position = position.saturating_add(next);
         }
         self.position = position;
@@ -213,9 +202,8 @@ impl BlockWalk {
 }
 
 impl PartSummary {
-    /// Uses the NIC's stamp of a frame if the stamp agrees with the system's clock; a stamp after
-    /// the fetch becomes the time of the fetch. The kernel gives one stamp a packet, so the time of
-    /// the fetch replaces a stamp that does not agree.
+    /// A NIC stamp that is after the fetch or does not agree with the system's clock becomes the
+    /// time of the fetch: the kernel gives one stamp a packet.
     fn check_stamp(&mut self, frame: &mut FrameMeta, range: NicStampRange) {
         self.nic_stamped += 1;
         let stamp_ns = frame.time_ns;
@@ -229,7 +217,7 @@ impl PartSummary {
     }
 }
 
-/// Prefetches the cache lines of the packet that may start at `start` into the cache of this level.
+/// Prefetches the packet that may start at `start` into the cache of this level.
 #[inline(always)]
 fn ask_for<const LEVEL: u8>(block: &[u8], start: usize) {
     for offset in AHEAD_OFFSETS {
@@ -237,8 +225,8 @@ fn ask_for<const LEVEL: u8>(block: &[u8], start: usize) {
     }
 }
 
-/// Reads the packet header at `position`: the descriptor, the distance to the next header (0 in the
-/// last packet), and the status. `None` if any part is outside the block.
+/// Reads the packet header at `position`: descriptor, distance to the next header (0 in the last
+/// packet), status. `None` if any part is outside the block.
 #[inline(always)]
 fn read_packet(block: &[u8], position: usize) -> Option<(FrameMeta, u32, u32)> {
     let header = block
@@ -279,8 +267,7 @@ fn vlan(header: &[u8; packet::HEADER_BYTES]) -> Option<VlanTag> {
     Some(VlanTag { tpid, tci })
 }
 
-/// Converts the kernel's packet type. `PACKET_HOST`, `PACKET_BROADCAST`, `PACKET_MULTICAST` and
-/// `PACKET_OTHERHOST` mark received frames.
+/// Converts the kernel's packet type: 0 to 3 are received frames.
 fn direction(kind: u8) -> Direction {
     match kind {
         0..=3 => Direction::Inbound,
@@ -289,18 +276,15 @@ fn direction(kind: u8) -> Direction {
     }
 }
 
-/// Nanoseconds since the UNIX epoch. The kernel has 32 unsigned bits for the seconds, enough until
-/// 2106.
+/// Nanoseconds since the UNIX epoch. The kernel's 32 unsigned bits for the seconds last until 2106.
 fn time_ns(seconds: u32, ns: u32) -> i64 {
     i64::from(seconds) * 1_000_000_000 + i64::from(ns)
 }
 
-/// The native 32-bit word at a constant offset.
 fn word<const N: usize>(header: &[u8; N], at: usize) -> u32 {
     u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
 }
 
-/// The native 16-bit word at a constant offset.
 fn half<const N: usize>(header: &[u8; N], at: usize) -> u16 {
     u16::from_ne_bytes([header[at], header[at + 1]])
 }
