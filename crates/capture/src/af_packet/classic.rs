@@ -1,5 +1,5 @@
-//! Classic BPF programs in front of the ring. A frame that a socket's program rejects is not
-//! received, and so not counted.
+//! Classic BPF programs in front of the ring. A frame that a program rejects does not count as
+//! received.
 
 use retroscope_bpf::{ANCILLARY_PACKET_TYPE, Instruction, op};
 
@@ -8,13 +8,12 @@ use super::config::Sides;
 /// `PACKET_OUTGOING` of packet(7).
 const OUTGOING: u32 = 4;
 
-/// Rejects every frame.
 pub(crate) const REJECT_ALL: [Instruction; 1] = [Instruction::ret(0)];
 
-/// The program for a socket that accepts frames of `sides` that `filter` also accepts. `None`: the
-/// socket accepts every frame.
+/// A socket's program that accepts frames of `sides` that `filter` accepts. `None`: accept every
+/// frame.
 ///
-/// A `filter` returns the number of bytes to keep, as every classic BPF program does.
+/// `filter` returns the number of bytes to keep.
 pub(super) fn program(sides: Sides, filter: Option<&[Instruction]>) -> Option<Vec<Instruction>> {
     if sides == Sides::Both {
         return filter.map(<[_]>::to_vec);

@@ -26,7 +26,7 @@ pub struct InterfaceSummary {
     pub index: u32,
     /// Switched on by the administrator.
     pub up: bool,
-    /// Up and with a carrier.
+    /// Operational (`IFF_RUNNING`).
     pub running: bool,
     /// Whether this is the loopback interface.
     pub loopback: bool,
@@ -41,18 +41,15 @@ pub struct InterfaceSummary {
 /// Changes that an interface or the kernel makes to frames before the capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offloads {
-    /// Generic receive offload: segments of a TCP stream arrive joined, not as on the wire. `None`:
-    /// unknown.
+    /// Generic receive offload: the kernel may join received segments. `None`: unknown.
     pub generic_receive: Option<bool>,
-    /// Large receive offload: the NIC joins segments. `None`: unknown.
+    /// Large receive offload by the NIC. `None`: unknown.
     pub large_receive: Option<bool>,
-    /// The NIC removes VLAN tags; AF_PACKET reports the tags, and the recorder puts them back when
-    /// it stores frames. `None`: unknown.
+    /// The NIC removes VLAN tags, which AF_PACKET reports as metadata. `None`: unknown.
     pub vlan_extraction: Option<bool>,
 }
 
-/// All interfaces of the calling thread's network namespace, sorted by index, without interfaces
-/// that were removed while the list was read.
+/// The interfaces of the calling thread's network namespace, sorted by index.
 ///
 /// # Errors
 /// The system's error, or the kernel's list is damaged or never complete.
@@ -60,8 +57,8 @@ pub fn interfaces() -> io::Result<Vec<InterfaceSummary>> {
     let query = InterfaceQuery::new()?;
     let read = |message: NetlinkMessage<'_>| summary(message).map(Some);
     let mut interfaces = Netlink::new()?.list(&link_request(0), read)?;
-    // The queries below start after the list is complete. A driver may answer slowly, and a list
-    // that changes while it is read must be read again.
+    // After the list is complete: a driver may answer slowly, and a list that changes while it is
+    // read must be read again.
     interfaces.retain(|interface| query.name(interface.index).is_ok());
     for interface in interfaces
         .iter_mut()
@@ -77,8 +74,7 @@ pub fn interfaces() -> io::Result<Vec<InterfaceSummary>> {
     Ok(interfaces)
 }
 
-/// An interface of the kernel's list, with the kind of its hardware. `None`: the message is
-/// damaged.
+/// Parses an interface of the kernel's list. `None`: the message is damaged or of another type.
 fn summary(message: NetlinkMessage<'_>) -> Option<InterfaceSummary> {
     let (fixed, attributes) = message.parts(NEW_LINK, LINK_BYTES)?;
     let name = until_nul(attributes.get(&LINK_NAME)?).into_owned();
@@ -104,8 +100,7 @@ fn summary(message: NetlinkMessage<'_>) -> Option<InterfaceSummary> {
 /// Queries an interface's offloads.
 ///
 /// # Errors
-/// The system's error, for example if the interface does not exist. A value that a driver does not
-/// report is `None`.
+/// The system's error, for example if the interface does not exist.
 pub fn offloads(interface: &str) -> io::Result<Offloads> {
     let query = InterfaceQuery::new()?;
     query.index(interface)?;
@@ -119,17 +114,15 @@ pub fn offloads(interface: &str) -> io::Result<Offloads> {
     })
 }
 
-/// How a NIC buffers received packets until the driver fetches the packets, and whether it stamps
-/// them.
+/// How a NIC buffers and stamps received packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reception {
-    /// Entries of the receive ring, each for one packet or a part of a packet, and the largest
-    /// possible number of entries. `None`: unknown.
+    /// Entries of the receive ring, now and at most. `None`: unknown.
     pub ring: Option<(u32, u32)>,
-    /// A full ring makes the NIC ask the link partner to pause. `None`: unknown.
+    /// The NIC may ask the link partner to pause. `None`: unknown.
     pub sends_pauses: Option<bool>,
-    /// The driver reports that the NIC stamps all received packets now. `None`: the driver does not
-    /// report that the NIC can stamp all packets.
+    /// The NIC stamps all received packets now. `None`: the driver does not report that the NIC
+    /// can.
     pub stamps_all: Option<bool>,
 }
 
@@ -137,8 +130,7 @@ pub struct Reception {
 /// `-T`).
 ///
 /// # Errors
-/// The system's error, for example if the interface does not exist. A value that a driver does not
-/// report is no error.
+/// The system's error, for example if the interface does not exist.
 pub fn reception(interface: &str) -> io::Result<Reception> {
     let query = InterfaceQuery::new()?;
     query.index(interface)?;
@@ -149,11 +141,10 @@ pub fn reception(interface: &str) -> io::Result<Reception> {
     })
 }
 
-/// The link type of a hardware type, if all of its frames have the same known header.
+/// The link type of a supported hardware type.
 ///
-/// tun and WireGuard interfaces have `ARPHRD_NONE`, some cellular modems `ARPHRD_RAWIP`; both
-/// deliver bare IP packets. `ARPHRD_PPP` is not supported: some drivers deliver PPP headers and
-/// some do not.
+/// tun and WireGuard interfaces (`ARPHRD_NONE`) and some cellular modems (`ARPHRD_RAWIP`) deliver
+/// bare IP packets. `ARPHRD_PPP` is refused: some drivers deliver PPP headers and some do not.
 pub(super) fn link_type(hardware_type: u16) -> Option<LinkType> {
     const ARPHRD_RAWIP: u16 = 519;
     match hardware_type {
@@ -183,8 +174,7 @@ pub(super) fn hardware_text(hardware_type: u16) -> String {
     text.to_owned()
 }
 
-/// Queries how the NIC of an interface in the calling thread's network namespace spreads packets
-/// over its receive queues.
+/// Queries how the NIC of an interface spreads packets over its receive queues.
 ///
 /// # Errors
 /// The system's error (`EOPNOTSUPP`: the driver reports no hash), or the indirection table is too

@@ -1,23 +1,19 @@
 //! Rewrites a filter for frames as on the wire into a filter for frames in the form that a packet
 //! socket presents.
 //!
-//! The NIC or the kernel removes the outermost VLAN tag of a received frame and keeps the tag as
-//! metadata. A socket's program does not find such a tag in the bytes. So the rewritten program
-//! tests for a removed tag and then runs one of two copies. The copy for frames without a removed
-//! tag has the offsets of the original. In the copy for tagged frames, offsets after the tag are 4
-//! bytes smaller, and the frame's length is 4 bytes larger. The kernel's extensions provide the tag
-//! (`SKF_AD_VLAN_TPID`, `SKF_AD_VLAN_TAG` of `linux/filter.h`).
+//! The NIC or the kernel removes an outermost VLAN tag (0x8100 or 0x88a8) of a received frame and
+//! keeps the tag as metadata. So the rewritten program runs one of two copies. In the copy for
+//! frames with a removed tag, offsets after the tag are 4 bytes smaller, and the frame's length is
+//! 4 bytes larger. There the kernel's extensions provide the tag (`SKF_AD_VLAN_TPID`,
+//! `SKF_AD_VLAN_TAG` of `linux/filter.h`).
 //!
-//! In the copy for tagged frames the protocol identifier is 0x8100 or 0x88a8: the kernel removes no
-//! other tags (`eth_type_vlan` of `linux/if_vlan.h`). So the branch for frames with IP directly
-//! after the addresses is unreachable in this copy.
+//! In that copy the protocol identifier is 0x8100 or 0x88a8 (`eth_type_vlan` of `linux/if_vlan.h`),
+//! so a comparison with another value becomes a jump.
 //!
-//! The rewrite succeeds only if the kernel and the original program decide alike for every frame.
-//! The recorder itself runs programs with:
-//! - loads that straddle the edge of the tag, and relative loads that may fall on the tag,
-//! - loads beyond 64 KiB, where the kernel may have bytes that were not captured, and treats far
-//!   addresses as negative,
-//! - tests of anything but the frame (`inbound`, `ifindex`),
+//! The rewrite refuses a program that the kernel may decide otherwise than the recorder, for
+//! example because of:
+//! - loads that may overlap an edge of the tag, or may end beyond 64 KiB,
+//! - tests of data outside the frame (`inbound`, `ifindex`),
 //! - shifts by a variable number of bits, where libpcap and the kernel differ beyond 31,
 //! - loops (`ip6 protochain`), and a computed return value.
 
@@ -26,7 +22,7 @@ use retroscope_bpf::{ANCILLARY, Instruction, MEMORY_WORDS, load_bytes, op};
 /// Longest program that the kernel accepts (`BPF_MAXINSNS`).
 const INSTRUCTIONS_MAX: usize = 4096;
 
-/// Start and end of an outermost VLAN tag in a frame on the wire.
+/// Byte offsets of an outermost VLAN tag on the wire.
 const TAG_START: u32 = 12;
 const TAG_END: u32 = 16;
 const TAG_BYTES: u32 = TAG_END - TAG_START;
@@ -34,8 +30,7 @@ const TAG_BYTES: u32 = TAG_END - TAG_START;
 /// Protocol identifiers of tags that the kernel removes.
 const TPIDS: &[u16] = crate::VlanTag::TPIDS.split_at(2).0;
 
-/// Loads must end here or before. Up to this offset the capture has all bytes that the kernel has,
-/// and no address looks negative.
+/// Largest end of a load. Beyond it, the kernel may have bytes that were not captured.
 const REACH: u32 = 1 << 16;
 
 /// `SKF_AD_VLAN_TAG`: the tag control information.
@@ -45,12 +40,11 @@ const VLAN_PRESENT: u32 = ANCILLARY + 48;
 /// `SKF_AD_VLAN_TPID`, since Linux 4.1.
 const VLAN_TPID: u32 = ANCILLARY + 60;
 
-/// The program for a socket that decides as `program` decides about the frame on the wire, and
-/// keeps `keep` bytes, at least 1, of an accepted frame. `may_be_tagged`: the kernel may have
-/// removed a VLAN tag from a frame. `None`: user space must decide.
+/// The program for a socket that decides as `program` does about the frame on the wire, and keeps
+/// `keep` bytes (at least 1). `may_be_tagged`: the kernel may have removed a VLAN tag from a frame.
+/// `None`: user space must decide.
 ///
-/// libpcap's interpreter or ours must accept `program`: jumps stay inside, and the last instruction
-/// returns.
+/// `program` must be valid: jumps stay inside, and the last instruction returns.
 pub(super) fn for_socket(
     program: &[Instruction],
     may_be_tagged: bool,
@@ -83,9 +77,9 @@ enum SocketView {
 /// The program for one form of the frame; `None`: a decision may differ, or a jump is too far.
 fn rewrite(program: &[Instruction], view: SocketView, keep: u32) -> Option<Vec<Instruction>> {
     let states = states(program, view)?;
-    // Registers start at 0, also after the test for the tag.
+    // A starts at 0, also after the test for the tag.
     let mut out = vec![Instruction::new(op::LD_IMM, 0, 0, 0)];
-    // The new position of each instruction, to correct the jumps.
+    // The new position of each instruction.
     let mut places = Vec::with_capacity(program.len());
     for (one, state) in program.iter().zip(&states) {
         places.push(out.len());
@@ -137,9 +131,8 @@ fn absolute(load: Instruction, view: SocketView, out: &mut Vec<Instruction>) -> 
     Some(())
 }
 
-/// Rewrites the offset of a load for this form of the frame. The load is relative to X, which is at
-/// most `x_max`, or to the start of the frame if `x_max` is 0. `None`: the load may overlap the
-/// tag, or may end beyond [`REACH`].
+/// Rewrites the offset of a load for this form of the frame. `x_max`: largest value of X for a
+/// relative load, otherwise 0. `None`: the load may overlap the tag, or may end beyond [`REACH`].
 fn relocated(load: Instruction, x_max: u32, view: SocketView) -> Option<Instruction> {
     let end_max = x_max
         .checked_add(load.k)?
@@ -154,8 +147,7 @@ fn relocated(load: Instruction, x_max: u32, view: SocketView) -> Option<Instruct
     })
 }
 
-/// Corrects the distance of every jump in the rewritten program. `places[n]` is the position where
-/// the rewritten instruction `n` starts; a jump is always one instruction.
+/// Corrects the jump distances of the rewritten program. `places[n]`: where instruction `n` is now.
 fn mend_jumps(program: &[Instruction], places: &[usize], out: &mut [Instruction]) -> Option<()> {
     for (index, one) in program.iter().enumerate() {
         let here = places[index];
@@ -197,7 +189,6 @@ impl RegisterBounds {
         }
     }
 
-    /// Whether A cannot be `k`.
     fn is_never(&self, k: u32) -> bool {
         self.a_is_tpid && !TPIDS.iter().any(|&tpid| u32::from(tpid) == k)
     }
@@ -263,9 +254,9 @@ impl RegisterBounds {
     }
 }
 
-/// The bounds before each instruction; an instruction without bounds is never reached. Walks once
-/// through the program from the start. `None`: the program has a backward jump, or an instruction
-/// that libpcap and the kernel may treat differently.
+/// The bounds before each instruction; an instruction without bounds is never reached. `None`: the
+/// program has a backward jump, or an instruction that libpcap and the kernel may treat
+/// differently.
 fn states(program: &[Instruction], view: SocketView) -> Option<Vec<Option<RegisterBounds>>> {
     let mut states: Vec<Option<RegisterBounds>> = vec![None; program.len()];
     *states.first_mut()? = Some(RegisterBounds::default());
@@ -279,7 +270,6 @@ fn states(program: &[Instruction], view: SocketView) -> Option<Vec<Option<Regist
                 (if_false, if_false)
             }
             Some(targets) => targets,
-            // An instruction that is no jump takes one step.
             None => {
                 registers.step(one, view)?;
                 (index + 1, index + 1)

@@ -14,11 +14,9 @@
 //! - `watermark`: why a queue's watermark holds.
 //!
 //! # Counting
-//! `received` is the kernel's `tp_packets`, which includes its drops (`tp_drops`: no free block),
-//! plus the packets for which the NIC had no room. A reading resets the kernel's counters, so the
-//! engine adds the readings up. The NIC's counters belong to the whole interface, so the first
-//! queue reports these counters. After [`Queue::stop`](crate::Queue::stop) the queue ends when the
-//! lent, unreadable and dropped packets add up to `tp_packets`, or after 100 ms without packets.
+//! `received` is the kernel's `tp_packets`, which includes its drops (`tp_drops`), plus the known
+//! drops of the NIC in the first queue. A reading resets the kernel's counters, so the engine adds
+//! the readings up.
 //!
 //! # What it does not do
 //! Hardware time stamps of sent packets. The `any` device, whose frames have no common link type.

@@ -2,12 +2,11 @@
 //! their growth since the opening counts.
 //!
 //! # Input queues
-//! A packet waits in the input queue of a CPU before any tap if a driver does not poll (loopback,
-//! usually veth), or if packets are steered to other CPUs (RPS): `enqueue_to_backlog` of
-//! `net/core/dev.c`. A full queue drops the packet, and the kernel counts the drop in two counters.
-//! The second column of `/proc/net/softnet_stat` has the drops of all interfaces together. The
-//! interface's `rx_dropped` also has other drops. So the number of dropped packets of the interface
-//! is unknown, but it is at most the growth of each counter, unless a counter became smaller.
+//! A packet may wait in the input queue of a CPU before the taps, for example on the loopback
+//! interface or with RPS (`enqueue_to_backlog` of `net/core/dev.c`). If the queue drops the packet,
+//! the kernel counts the drop twice: in the second column of `/proc/net/softnet_stat`, for all
+//! interfaces together, and in the interface's `rx_dropped`, which has other drops too. So each
+//! counter's growth bounds the drops of the interface.
 
 use std::{
     fs::File,
@@ -19,21 +18,18 @@ use crate::{
     netlink::{LinkCounters, Netlink},
 };
 
-/// Age up to which a reading of the counters is used again, ns. A reading takes a message to the
-/// kernel and back and two reads of a file, as long as copying hundreds of small packets. With some
-/// drivers it also takes a lock.
+/// Age from which the counters are read again, ns. A reading costs as much as copying hundreds of
+/// small packets.
 const COUNTERS_AGE_NS_MAX: i64 = 20_000_000;
 
-/// The sum of the losses of an interface and of the interfaces that replace it under the same name.
-/// The counters belong to the whole interface, so one queue reads the counters.
+/// Losses of an interface, and of interfaces that replace it under the same name.
 #[derive(Debug)]
 pub(crate) struct InterfaceCounters {
     /// `None`: the kernel does not report losses, or there is no interface.
     source: Option<CounterSource>,
     /// False from [`Self::pause`] to [`Self::follow`]: losses do not count then.
     is_ours: bool,
-    /// When the counters were last read, on the system's clock. Also advances when a reading is due
-    /// while there is no `source`, or while the interface is not ours.
+    /// Time of the last reading that was due, on the system's clock.
     read_ns: i64,
     /// Losses of the interface and of the kernel's input queues at the last reading.
     lost: InterfaceLosses,
@@ -79,9 +75,8 @@ impl InterfaceCounters {
         }
     }
 
-    /// Reads the counters, unless the last reading is recent. `is_last`: reads the counters however
-    /// recent the last reading is. After the interface is gone, the NIC's counters keep their last
-    /// value, and the bound includes the drops of the input queues until the removal was found.
+    /// Reads the counters, unless the last reading is recent. `is_last`: also if the last reading
+    /// is recent.
     pub(crate) fn refresh(&mut self, now_ns: i64, is_last: bool) {
         let age_ns = now_ns.checked_sub(self.read_ns);
         let is_fresh = age_ns.is_some_and(|age_ns| (0..COUNTERS_AGE_NS_MAX).contains(&age_ns));
@@ -96,8 +91,7 @@ impl InterfaceCounters {
         }
     }
 
-    /// Reads the counters a last time and stops counting: the interface was removed, or belongs to
-    /// the host again.
+    /// Reads the counters a last time, then stops counting until [`Self::follow`].
     pub(crate) fn pause(&mut self, now_ns: i64) {
         self.refresh(now_ns, true);
         self.is_ours = false;
@@ -137,10 +131,9 @@ struct CounterTracker {
     last: Option<LinkCounters>,
     nic: u64,
     bound: DropBound,
-    /// The result of the last reading that gave a result, or that found the interface removed.
+    /// The last known losses.
     known: InterfaceLosses,
-    /// The interface was gone at the last reading, and the bound includes the drops of the input
-    /// queues until then.
+    /// The interface was found removed, and the bound includes the drops until then.
     is_gone: bool,
 }
 
@@ -159,7 +152,7 @@ impl CounterTracker {
         }
     }
 
-    /// Starts with a new interface, which has these counters.
+    /// Starts with an interface that has these counters.
     fn follow(&mut self, last: Option<LinkCounters>) {
         self.last = last;
         self.is_gone = false;
@@ -206,9 +199,8 @@ impl CounterTracker {
 #[derive(Debug, Default)]
 struct DropBound {
     at_most: u64,
-    /// Growth of the interface's counter that the input queues' counter has not matched yet. The
-    /// counters are read one after the other, so one of the two counters may show a drop only at
-    /// the next reading.
+    /// Growth of the interface's counter that the other counter has not matched yet: the two are
+    /// read one after the other.
     interface_spare: u64,
     input_spare: u64,
 }
@@ -251,12 +243,12 @@ impl InputQueues {
         Some(queues)
     }
 
-    /// The growth of the drops since the last reading; `None`: they cannot be read.
+    /// The drops since the last reading; `u64::MAX`: no bound; `None`: unreadable.
     fn grown(&mut self) -> Option<u64> {
         let now = self.dropped()?;
         let last = std::mem::replace(&mut self.last, now);
-        // If the sum has become smaller, a CPU was removed together with its counter, or a counter
-        // has wrapped. Then only the interface's counter bounds the drops.
+        // A smaller sum, for example without the counter of a CPU that went offline: only the
+        // interface's counter bounds the drops.
         Some(now.checked_sub(last).unwrap_or(u64::MAX))
     }
 
@@ -268,8 +260,8 @@ impl InputQueues {
     }
 }
 
-/// The sum of the second column, in hexadecimal. The file has a line for each CPU
-/// (`softnet_seq_show` of `net/core/net-procfs.c`).
+/// The sum of the second column, in hexadecimal. A line is one CPU (`softnet_seq_show` of
+/// `net/core/net-procfs.c`).
 fn sum_of_dropped(text: &str) -> Option<u64> {
     if text.is_empty() {
         return None;
@@ -307,8 +299,7 @@ mod tests {
         assert_eq!(tracker.account(Ok(link(107, 50)), Some(9)), losses(7, 0));
         // The driver has reset its counters: the value after the reset is growth.
         assert_eq!(tracker.account(Ok(link(2, 50)), Some(0)), losses(9, 0));
-        // The interface was removed together with its counter. All drops of the input queues until
-        // the removal was found may be packets of this interface.
+        // The drops until the removal was found may be packets of this interface.
         assert_eq!(tracker.account(error(libc::ENODEV), Some(5)), losses(9, 5));
         assert_eq!(tracker.account(error(libc::ENODEV), Some(7)), losses(9, 5));
         tracker.follow(Some(link(1000, 1000)));
@@ -319,7 +310,6 @@ mod tests {
         // The 3 drops of the previous reading count too: the interface's counter may show them only
         // now.
         assert_eq!(tracker.account(error(libc::ENODEV), Some(1)), losses(10, 9));
-        // The next interface is removed before its first reading.
         tracker.follow(Some(link(0, 0)));
         assert_eq!(
             tracker.account(error(libc::ENODEV), Some(2)),
@@ -348,7 +338,6 @@ mod tests {
         let without = tracker.account(Ok(link(4, 6)), None);
         assert_eq!((without.nic, without.input_at_most), (Some(4), None));
         assert_eq!(tracker.account(Ok(link(4, 6)), Some(4)), losses(4, 4));
-        // A new interface whose first counters are unknown.
         tracker.follow(None);
         assert_eq!(tracker.account(Ok(link(8, 9)), Some(9)), unknown);
         assert_eq!(tracker.account(Ok(link(9, 9)), Some(0)), unknown);
@@ -367,7 +356,7 @@ mod tests {
         assert_eq!(bound(&[(7, 0), (0, 0), (0, 9)]), Some(0), "other things");
         assert_eq!(bound(&[(7, 5), (1, 3)]), Some(8));
         assert_eq!(bound(&[(5, 7), (0, 0), (1, 0)]), Some(5));
-        // The kernel dropped packets between the readings of the two counters.
+        // Drops between the readings of the two counters.
         assert_eq!(bound(&[(0, 3), (3, 0)]), Some(3));
         assert_eq!(bound(&[(3, 0), (0, 3)]), Some(3));
         assert_eq!(bound(&[(4, u64::MAX), (2, 0), (1, 0)]), Some(6));
@@ -391,8 +380,7 @@ mod tests {
 
     #[test]
     fn it_is_asked_now_and_then_and_at_the_end() {
-        // The loopback interface is the first interface of every network namespace, and loses no
-        // packets.
+        // Interface 1 is the loopback interface.
         let mut counters = InterfaceCounters::new(Some(1));
         if counters.source.is_none() {
             eprintln!("SKIP: the kernel does not tell what interface 1 lost");

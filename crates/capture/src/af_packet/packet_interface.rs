@@ -1,17 +1,13 @@
 //! An interface by its name, and binding sockets to the interface.
 //!
-//! The start and the return of a removed interface take similar steps. A removed interface loses
-//! its index; another interface of the same name is a new interface. A single socket can be bound
-//! to the new interface. A member of a fanout group cannot leave the group (`packet_do_bind` of
-//! `net/packet/af_packet.c`). A spare socket replaces the old member. The spare was opened at the
-//! start, while the process had the privilege.
+//! A single socket is bound again when an interface of this name comes back. A member of a fanout
+//! group cannot be bound again (`packet_do_bind` of `net/packet/af_packet.c`), so a spare socket
+//! replaces it. The spare was opened at the start, while the process had the privilege.
 //!
-//! A socket first enters the receive path while its filter rejects all packets, then joins its
-//! group, and then starts to accept packets. At the start, all sockets have joined before one
-//! accepts, so no frame reaches two sockets. When an interface comes back, each thread takes these
-//! steps for its own socket. A packet is rejected if the group assigns the packet to a socket that
-//! does not accept yet. The interface counts as up when all sockets accept packets, or after one
-//! second.
+//! A socket enters the receive path while its filter rejects all packets, joins its group, and then
+//! accepts packets. At the start, all sockets have joined before one accepts, so no frame reaches
+//! two sockets. When an interface comes back, each thread does this for its own socket, so the
+//! group may assign packets to a socket that still rejects them.
 
 use std::{
     io,
@@ -38,7 +34,7 @@ use crate::{
 const ETHERNET_BYTES: u32 = 14;
 const TAG_BYTES: u32 = 4;
 
-/// All EtherTypes.
+/// `ETH_P_ALL`.
 const ALL_PROTOCOLS: u16 = 3;
 
 /// `PACKET_FANOUT_FLAG_UNIQUEID`: the kernel chooses a free group number.
@@ -48,14 +44,11 @@ const FANOUT_IGNORE_OUTGOING: u16 = 0x4000;
 /// `PACKET_FANOUT_FLAG_DEFRAG`.
 const FANOUT_DEFRAGMENT: u16 = 0x8000;
 
-/// Bytes of a block. The kernel truncates a frame that does not fit a block. This size allows
-/// frames as long as the recorder's ring allows, 256 KiB, less some headers.
+/// Bytes of a block. The kernel truncates a frame that does not fit a block.
 ///
-/// The kernel closes a full block. It also closes the open block every [`RETIRE_MS`], however
-/// young, unless the block is empty. Before Linux 6.18 this time begins at the opening of a block.
-/// So on a slow link a delayed reader loses no packet for the number of blocks times
-/// the retire time. On a fast link that time is shorter. At 500,000 frames of 64 bytes per second a
-/// block holds 1,724 frames, and half of the blocks are closed with 276 frames.
+/// The kernel closes a full block, and an open block that is not empty after about [`RETIRE_MS`]
+/// or, since Linux 6.18, sooner. On such a kernel, at 500,000 frames of 64 bytes per second, half
+/// of the blocks have 276 instead of 1,724 frames.
 const BLOCK_BYTES: u32 = 256 * 1024;
 
 /// Smallest number of blocks: one block is lent while the kernel fills the next blocks.
@@ -70,16 +63,14 @@ pub(super) type SocketWithRing = (PacketSocket, BlockRing, Option<SourceEvent>);
 /// An interface, and the state that its sockets share.
 #[derive(Debug)]
 pub(super) struct PacketInterface {
-    /// The user's configuration, except that `sides` is never `Both` for a loopback interface,
-    /// which would show each frame twice.
+    /// The configuration; for a loopback interface, `Sides::Both` becomes `Sides::In`.
     pub(super) config: LiveConfig,
     pub(super) interface: NamedInterface,
     /// The program of a socket that accepts packets; `None`: the socket accepts all packets.
     pub(super) program: Option<Vec<Instruction>>,
     /// The sockets request the NIC's stamps when they are bound.
     pub(super) takes_nic_stamps: bool,
-    /// A queue has found that the NIC's clock does not agree with the system's clock, and has
-    /// reported this.
+    /// A queue has reported that the NIC's clock does not agree with the system's clock.
     pub(super) is_nic_clock_refused: AtomicBool,
     /// The sockets accept only packets that the user's filter accepts.
     pub(super) is_filtered: bool,
@@ -100,13 +91,12 @@ struct Sharing {
     spares: Vec<PacketSocket>,
 }
 
-/// The fanout group of the sockets.
 #[derive(Debug, Clone, Copy)]
 struct FanoutGroup {
     /// Index of the group's interface.
     index: i32,
     number: u16,
-    /// Sockets that accept packets.
+    /// Successful `start_accepting` calls.
     accepting: usize,
 }
 
@@ -140,7 +130,7 @@ impl PacketInterface {
         self.sharing().spares = spares;
     }
 
-    /// Gives a ring to a socket that was opened at the start.
+    /// Takes a spare socket and gives it a ring.
     pub(super) fn open_spare(&self) -> Result<SocketWithRing, SourceError> {
         let spare = self.sharing().spares.pop();
         let spare = spare.ok_or_else(|| {
@@ -178,7 +168,7 @@ impl PacketInterface {
         Ok(found)
     }
 
-    /// Bytes of the largest frame on the wire: the MTU plus a link header and a tag. `u32::MAX`:
+    /// Bytes of the largest expected frame: the MTU plus an Ethernet header and a tag. `u32::MAX`:
     /// unknown.
     pub(super) fn frame_bytes_max(&self) -> u32 {
         let mtu = self.interface.query.mtu(self.name()).ok();
@@ -188,13 +178,12 @@ impl PacketInterface {
         })
     }
 
-    /// Whether the interface is switched on.
     pub(super) fn is_up(&self) -> bool {
         let flags = self.interface.query.flags(self.name());
         flags.is_ok_and(|flags| flags.is_up())
     }
 
-    /// Opens a socket. If the process lacks the privilege, the error names the commands that help.
+    /// If the process lacks the privilege, the error names commands that help.
     pub(super) fn open_socket(&self) -> Result<PacketSocket, SourceError> {
         PacketSocket::new().map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
@@ -225,8 +214,8 @@ impl PacketInterface {
         Ok((socket, BlockRing::new(mapping), notice))
     }
 
-    /// Requests `blocks` blocks. While the kernel lacks memory, requests half as many, unless half
-    /// is less than [`BLOCKS_MIN`]. Returns the number of blocks.
+    /// Requests `blocks` blocks, then half as many while the kernel lacks memory, at least
+    /// [`BLOCKS_MIN`]. Returns the number of blocks.
     fn set_up_ring(&self, socket: &PacketSocket, mut blocks: u32) -> Result<u32, SourceError> {
         loop {
             match socket.set_up_ring(BLOCK_BYTES, blocks, RETIRE_MS) {
@@ -241,24 +230,20 @@ impl PacketInterface {
         }
     }
 
-    /// Puts a socket into the receive path of the interface, with a filter that still rejects all
-    /// packets. Members join a group one by one, and before all have joined, a packet could reach
-    /// two of the sockets.
-    ///
-    /// The call may be repeated after an error.
+    /// Puts a socket into the receive path of the interface, with a filter that rejects all
+    /// packets: until all members have joined the group, a packet could reach two sockets. May be
+    /// repeated after an error.
     pub(super) fn bind_rejecting(
         &self,
         socket: &PacketSocket,
         found: &InterfaceSnapshot,
     ) -> Result<(), SourceError> {
-        // An earlier attempt may have left ENETDOWN: it had bound the socket to an interface that
-        // was down.
+        // An earlier attempt may have left ENETDOWN, because the interface was down.
         let _ = take_error(socket);
         socket
             .attach_filter(&REJECT_ALL)
             .map_err(|error| self.error("setsockopt(SO_ATTACH_FILTER)", error))?;
-        // Other programs on the interface, such as an IDS, then usually report the same time for a
-        // packet as we do. If the call fails, each socket stamps the packets separately.
+        // Other programs, such as an IDS, then usually report the same time for a packet as we do.
         let _ = socket.stamp_on_arrival();
         if self.takes_nic_stamps {
             socket
@@ -271,10 +256,8 @@ impl PacketInterface {
         }
         receive_from(socket, &self.interface, found, self.config.promiscuous)?;
         if self.is_shared {
-            // Joining is the last step, because the filter rejects packets that the group assigns
-            // to this socket before the socket accepts. When an interface comes back, other members
-            // receive already. Switching to promiscuous mode may wait long for other changes to
-            // interfaces.
+            // The last step: from now on the group may assign packets to this socket, which rejects
+            // them. Switching to promiscuous mode may wait long for other changes to interfaces.
             self.join_group(socket, found.index)?;
         }
         Ok(())
@@ -296,14 +279,13 @@ impl PacketInterface {
         Ok(())
     }
 
-    /// Whether all sockets that should share the interface accept packets.
     pub(super) fn are_all_accepting(&self) -> bool {
         let sharing = self.sharing();
         let group = sharing.group.as_ref();
         group.is_none_or(|group| group.accepting >= sharing.members)
     }
 
-    /// A socket has failed: the other sockets do not wait for this socket any more.
+    /// Other sockets do not wait for a removed member.
     pub(super) fn remove_member(&self) {
         self.sharing().members -= 1;
     }
@@ -312,7 +294,6 @@ impl PacketInterface {
         self.sharing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the program rejects packets that this host sends.
     fn ignores_outgoing(&self) -> bool {
         self.config.sides == Sides::In
     }
@@ -353,8 +334,7 @@ impl PacketInterface {
     }
 }
 
-/// Binds a socket to an interface, in promiscuous mode if requested, except on a loopback
-/// interface.
+/// Binds a socket to an interface. `promiscuous` has no effect on a loopback interface.
 pub(crate) fn receive_from(
     socket: &PacketSocket,
     interface: &NamedInterface,
@@ -372,7 +352,7 @@ pub(crate) fn receive_from(
     Ok(())
 }
 
-/// The error for a process that may not open a packet socket, with the commands that help.
+/// The error for a process that lacks CAP_NET_RAW, with commands that help.
 pub(crate) fn permission(what: &str, interface: &str, program: &Path) -> SourceError {
     let program = program.display();
     let message = format!(

@@ -28,18 +28,16 @@ use crate::{
     time_stamps::{NIC_BEHIND_NS_MAX, disagreement},
 };
 
-/// Longest nap of a queue that waits for several blocks, if the kernel retires the blocks before
-/// they are full. If fewer than 1.5 blocks arrive in this time, the queue waits for each block.
+/// Longest nap if blocks are retired before they are full. If fewer than 1.5 blocks arrive in this
+/// time, the queue waits for each block.
 const BLOCKS_WAIT_NS: i64 = 8_000_000;
 
 /// Longest nap if blocks are full before their retire time and the watermark is needed. On a
 /// virtual machine a wake-up took 20 to 40 µs of processor time, and 80 µs with the following
-/// system calls and cold caches. That is as much as a thousand packets of 64 bytes. The nap delays
-/// the queue's watermark by the same time.
+/// system calls and cold caches: as much as a thousand packets of 64 bytes.
 const FULL_BLOCKS_WAIT_NS: i64 = 16_000_000;
 
-/// Longest nap for full blocks if nobody waits for the watermark, that is, if the caller allows a
-/// wait of this length.
+/// Longest nap for full blocks if the caller allows a wait of this length.
 const UNAWAITED_BLOCKS_WAIT_NS: i64 = REST_NS_MAX;
 
 const _: () = assert!(BEHIND_NS + FULL_BLOCKS_WAIT_NS + 5_000_000 < WATERMARK_BEHIND_NS_MAX);
@@ -58,23 +56,21 @@ fn nap_blocks(ring_blocks: usize) -> usize {
     ring_blocks / RING_SHARE
 }
 
-/// Number of waiting blocks that is more than a nap leaves: twice [`nap_blocks`], at least one.
+/// Waiting blocks from which the queue is behind: twice [`nap_blocks`], at least one.
 fn behind_blocks(ring_blocks: usize) -> usize {
     (2 * nap_blocks(ring_blocks)).max(1)
 }
 
-/// Shortest time to fill a block of 256 KiB at 10 Gbit/s: the smallest frames take up to twice as
-/// much room in the ring as on the wire. At this rate, half of the ring may fill during a nap.
+/// Shortest time to fill a block of 256 KiB at 10 Gbit/s, if frames take twice as much room in the
+/// ring as on the wire.
 const BLOCK_FILL_NS: i64 = 105_000;
 
 /// Lent packets after which the queue reads the kernel's counters again, because these counters
 /// have 32 bits.
 const PACKETS_BETWEEN_READINGS: u64 = 1 << 30;
 
-/// The retire time of a block, ns.
 const RETIRE_NS: i64 = RETIRE_MS as i64 * 1_000_000;
 
-/// The rate at which blocks arrive.
 #[derive(Debug, Clone, Copy)]
 struct BlockRate {
     /// Blocks fetched since `since_ns`, which is on the monotonic clock.
@@ -83,19 +79,17 @@ struct BlockRate {
 }
 
 impl BlockRate {
-    /// How long to sleep at the block rate since the last call, so that several blocks arrive
-    /// together and still only a small part of the ring is full. The caller can wait for `wait_ns`.
+    /// How long to sleep at the block rate since the last call. The caller can wait for `wait_ns`.
     /// `None`: blocks are so rare that the kernel should wake this thread for each block, or the
-    /// ring fills so fast that the thread should not sleep.
+    /// ring fills too fast for a sleep.
     fn nap_ns(&mut self, now_ns: i64, wait_ns: i64, ring_blocks: usize) -> Option<i64> {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns).max(1);
         let blocks = i64::try_from(std::mem::take(&mut self.blocks)).unwrap_or(i64::MAX);
         self.since_ns = now_ns;
-        // Slow: fewer than 1.5 blocks per nap.
         if blocks.saturating_mul(2 * BLOCKS_WAIT_NS) < elapsed_ns.saturating_mul(3) {
             return None;
         }
-        // Blocks arrive faster than 1.5 times the retire rate, so they are full, not retired.
+        // Blocks arrive faster than 1.5 times the retire rate, so many are full.
         let is_full = blocks.saturating_mul(2 * RETIRE_NS) > elapsed_ns.saturating_mul(3);
         let longest_ns = match is_full {
             true if wait_ns >= UNAWAITED_BLOCKS_WAIT_NS => UNAWAITED_BLOCKS_WAIT_NS,
@@ -118,13 +112,12 @@ pub(super) struct PacketEngine {
     packet_interface: Arc<PacketInterface>,
     socket: PacketSocket,
     ring: BlockRing,
-    /// This is the interface's first queue, which alone reports the interface's losses, and which
-    /// alone gives the notice that frames are larger than the MTU.
+    /// The interface's first queue, which alone reports frames larger than the MTU.
     is_first: bool,
-    /// Since when the interface does not exist, on the monotonic clock.
+    /// When the interface was found removed (monotonic clock).
     gone_since_ns: Option<i64>,
-    /// Until when the report that an interface is up waits for the other threads of the interface,
-    /// on the monotonic clock.
+    /// Until when the report that an interface came back waits for the other threads (monotonic
+    /// clock).
     other_threads_deadline_ns: Option<i64>,
     /// A spare socket that does not receive yet from the interface that came back.
     replacement: Option<SocketWithRing>,
@@ -137,7 +130,7 @@ pub(super) struct PacketEngine {
 struct SocketCounters {
     /// The kernel's count of packets for the queue's sockets, including dropped packets.
     received: u64,
-    /// The kernel's count of packets for which no block was free.
+    /// The kernel's count of dropped packets (`tp_drops`).
     dropped: u64,
     /// Frames that were lent.
     lent: u64,
@@ -150,14 +143,12 @@ struct SocketCounters {
 }
 
 impl SocketCounters {
-    /// Packets that arrived, readable or not, and packets that the kernel reports as lost.
     fn seen(&self) -> u64 {
         self.lent + self.unreadable + self.dropped
     }
 }
 
-/// Makes the queue of a socket that may be receiving already. `is_first`: the first queue of its
-/// interface.
+/// Makes the queue of a socket that may receive packets already.
 pub(super) fn queue(
     packet_interface: Arc<PacketInterface>,
     found: InterfaceSnapshot,
@@ -197,8 +188,7 @@ pub(super) fn queue(
 }
 
 impl PacketEngine {
-    /// Counts the effects of offloads. The interface's first queue gives one notice if its frames
-    /// are larger than the MTU.
+    /// Counts the effects of offloads. The first queue reports frames larger than the MTU once.
     fn note_effects(&mut self, part: PartSummary, live: &mut LiveState) {
         let effects = live.offload_effects.get_or_insert_default();
         let is_news = effects.merged == 0 && part.merged > 0;
@@ -213,8 +203,8 @@ impl PacketEngine {
         }
     }
 
-    /// Counts the packets that keep the NIC's stamps. If most of the NIC's stamps in `part` do not
-    /// agree with the system's clock, the socket changes to the kernel's stamps.
+    /// Counts packets that keep the NIC's stamps. If most stamps of `part` disagree with the
+    /// system's clock, requests the kernel's stamps.
     fn note_nic_stamps(&mut self, part: PartSummary, live: &mut LiveState) {
         let agreed = part.nic_stamped - part.nic_refused;
         self.counters.nic_stamped += u64::from(agreed);
@@ -239,9 +229,8 @@ impl PacketEngine {
     /// Sets the range of the NIC's stamps in a block that was fetched at `clock_ns`. Returns the
     /// time for [`Watermark::on_burst`](crate::live::Watermark::on_burst).
     ///
-    /// That time is the stamp of the block's last packet. If the packet may have a stamp of the
-    /// NIC, the time is near the opening of the block, by the system's clock. A promise that
-    /// follows another clock could be later than the kernel's stamps of the next packets.
+    /// With stamps of the NIC, that time is near the opening of the block: a promise by another
+    /// clock could be later than the kernel's stamps of the next packets.
     fn newest_ns(&mut self, block: BlockSummary, clock_ns: i64, live: &mut LiveState) -> i64 {
         let BlockSummary {
             last_ns, opened_ns, ..
@@ -316,8 +305,7 @@ impl LiveEngine for PacketEngine {
         self.ring.burst()
     }
 
-    /// Whether the kernel has finished another block. The rest of the held block does not count:
-    /// the kernel has room for packets until it has filled the other blocks.
+    /// Whether the kernel has finished another block. The rest of the held block does not count.
     fn has_more(&self) -> Option<bool> {
         Some(self.ring.are_blocks_finished(1))
     }
@@ -344,9 +332,8 @@ impl LiveEngine for PacketEngine {
         self.look_at_interface(live, now_ns)
     }
 
-    /// Waits for the ring or an error. If blocks follow each other fast, the queue sleeps for a
-    /// while instead of waking up for each block: a wake-up costs as much as a thousand small
-    /// packets. The sleep may be longer than the requested wait.
+    /// Waits for the ring or an error. If blocks follow each other fast, the queue sleeps instead
+    /// of waking up for each block. The sleep may be longer than the requested wait.
     fn wait(
         &mut self,
         live: &mut LiveState,
@@ -371,8 +358,8 @@ impl LiveEngine for PacketEngine {
     }
 
     fn cut_off(&mut self, _live: &mut LiveState) -> CutOff {
-        // A packet that the filter rejects does not count as received. From here on the kernel's
-        // counter does not grow, except for packets that other CPUs are placing right now.
+        // Rejected packets do not count as received, so the kernel's counter stops, except for
+        // packets that other CPUs are placing now.
         let is_filtered = self.socket.attach_filter(&REJECT_ALL).is_ok();
         // Binding to no protocol waits for those CPUs. A member of a fanout group cannot be bound
         // again; then the drain waits instead.
@@ -390,9 +377,8 @@ impl LiveEngine for PacketEngine {
         }
     }
 
-    /// If the kernel's counters cannot be read, the balance is unknown, which is no error. Then the
-    /// queue lends the packets that arrive until the drain deadline, and reports no packets as
-    /// missing.
+    /// Counters that cannot be read are no error: the queue then lends the packets that arrive
+    /// until the drain deadline.
     fn balance(&mut self, is_over: bool) -> StopBalance {
         match self.read_counters() {
             Ok(()) => StopBalance::Known {
@@ -450,12 +436,12 @@ mod tests {
     };
     use crate::{QueueStatus, SourceEvent, TimeDomain, live::CLOSED_DRAIN_NS};
 
-    /// A queue whose socket lacks all options of a packet socket. Its ring contains one packet.
+    /// As [`queue_of`], with one packet.
     fn without_counters(is_shared: bool) -> (LiveState, PacketEngine) {
         queue_of(is_shared, false, &[block_of(4096, &[Packet::default()]).0])
     }
 
-    /// A queue whose socket lacks all options of a packet socket, and whose ring contains `blocks`.
+    /// A queue whose socket is no packet socket, and whose ring contains `blocks`.
     fn queue_of(
         is_shared: bool,
         takes_nic_stamps: bool,
@@ -517,9 +503,8 @@ mod tests {
         assert_eq!([4, 15, 16, 256].map(nap_blocks), [0, 0, 1, 16]);
     }
 
-    /// The clock of the NIC shows TAI, 37 s ahead of UTC, or did not follow a step of the system's
-    /// clock. The packets get times of the system's clock, and the watermark does not follow the
-    /// NIC's clock.
+    /// The NIC's clock shows TAI, 37 s ahead of UTC, or did not follow a step of the system's
+    /// clock.
     #[test]
     fn a_nic_of_another_time_stamps_nothing() {
         let now_ns = clock::realtime_ns();
@@ -568,8 +553,7 @@ mod tests {
         assert_eq!(queue.next(Duration::ZERO).unwrap(), QueueStatus::Frames);
         assert_eq!(queue.burst().frames.len(), 1);
         while queue.next(Duration::from_millis(1)).unwrap() != QueueStatus::End {}
-        // The queue waits for the whole drain time, because the kernel's open block might contain
-        // more packets.
+        // The kernel's open block might contain more packets.
         assert!(stopped.elapsed().as_nanos() >= u128::from(CLOSED_DRAIN_NS.unsigned_abs()));
         let statistics = queue.statistics();
         assert_eq!((statistics.received, statistics.as_of_ns), (None, None));

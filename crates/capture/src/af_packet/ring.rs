@@ -1,8 +1,8 @@
 //! The block ring, read in order. The reader holds at most one block, and lends its frames part by
 //! part.
 //!
-//! A part is small, so that the headers of its frames are likely still in the processor's cache
-//! when the caller reads the frames after the walk.
+//! A part is small, so that its frames' headers are likely still in the processor's cache when the
+//! caller reads the frames.
 
 use super::{
     block::{BlockSummary, BlockWalk, NicStampRange, PartSummary},
@@ -25,7 +25,7 @@ pub(super) struct BlockRing {
     walk: BlockWalk,
     /// The part that is lent.
     frames: Vec<FrameMeta>,
-    /// Upper bound on the size of a frame on the wire.
+    /// Largest expected frame on the wire, bytes.
     pub(super) frame_bytes_max: u32,
     /// Range of the NIC's stamps in the held block.
     pub(super) nic_range: NicStampRange,
@@ -51,13 +51,12 @@ impl BlockRing {
         }
     }
 
-    /// Number of blocks.
     pub(super) fn blocks(&self) -> usize {
         self.mapping.blocks()
     }
 
     /// Holds the next block, if the kernel has handed it over. The previous block must have been
-    /// released. No frame is lent yet.
+    /// released.
     pub(super) fn acquire(&mut self) -> Option<BlockSummary> {
         assert!(!self.held, "a block is held already");
         let (walk, summary) = BlockWalk::new(self.mapping.block(self.position)?, self.walk);
@@ -92,7 +91,6 @@ impl BlockRing {
         self.position = (self.position + 1) % self.mapping.blocks();
     }
 
-    /// The part that is lent.
     pub(super) fn burst(&self) -> Burst<'_> {
         let block = self.mapping.block(self.position).filter(|_| self.held);
         block.map_or(Burst::EMPTY, |memory| Burst {
@@ -146,7 +144,6 @@ mod tests {
         assert!(ring.acquire().is_none());
         assert!(ring.burst().frames.is_empty());
         for round in 0..10_u8 {
-            // Rounds of one, two and three blocks pass the end of the ring several times.
             for index in 0..=round % 3 {
                 let place = (ring.position + usize::from(index)) % 3;
                 ring.mapping
@@ -217,7 +214,6 @@ mod tests {
                 ring.acquire().unwrap();
                 ring.release();
             }
-            // The next round begins one block later.
             hand_over(&mut ring, 0);
             ring.acquire().unwrap();
             ring.release();

@@ -1,13 +1,11 @@
 //! The kernel memory of a queue if the user does not choose a size.
 //!
-//! The kernel's ring holds the packets that arrive while the queue's thread does not run. So the
-//! link's speed determines the size of the ring. The machine's memory limits the size: the kernel
-//! allocates whole rings and never swaps their pages.
+//! The ring must hold packets that arrive at the link's speed while the queue's thread does not
+//! run. The machine's memory limits the ring, whose pages are never swapped.
 
 use super::sys::InterfaceQuery;
 
-/// Interruption of a thread at full link speed that the ring covers, unless a bound below makes the
-/// ring smaller, ms.
+/// Interruption of a thread that the ring should cover at full link speed, ms.
 const HOLD_MS: u64 = 60;
 
 /// Size of a frame in the ring relative to the wire, rounded up: a frame of 64 bytes takes 84 bytes
@@ -41,7 +39,7 @@ pub(super) fn queue_bytes(query: &InterfaceQuery, interface: &str, queues: usize
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// Bytes for each queue, computed from numbers alone. `speed` is in Mbit/s.
+/// Bytes for each queue. `speed` is in Mbit/s.
 fn bytes(speed: Option<u64>, memory_bytes: u64, queues: u64) -> u64 {
     let bytes_a_second = speed.unwrap_or(SPEED_MBIT).saturating_mul(1_000_000 / 8);
     let wanted = bytes_a_second.saturating_mul(GROWTH * HOLD_MS) / 1000 / queues;
@@ -56,8 +54,7 @@ mod tests {
     /// A memory size that limits nothing in these tests.
     const LARGE: u64 = 1 << 60;
 
-    /// The speed in Mbit/s for which a queue needs `bytes`: one megabit per second is 125 bytes per
-    /// millisecond.
+    /// The speed in Mbit/s (125 bytes per ms) for which a queue needs `bytes`.
     fn speed_for(bytes: u64) -> u64 {
         bytes.div_ceil(125 * HOLD_MS * GROWTH)
     }

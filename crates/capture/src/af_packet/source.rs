@@ -17,8 +17,7 @@ use crate::{
 };
 use retroscope_packet::LinkType;
 
-/// Spare sockets for each queue of a shared interface. With at most 16 queues, the interface can be
-/// removed and come back this often.
+/// Spare sockets for each queue of a shared interface.
 const SPARES: usize = 4;
 /// Largest number of spare sockets of all queues together.
 const SPARES_MAX: usize = 64;
@@ -26,8 +25,7 @@ const SPARES_MAX: usize = 64;
 /// A live interface that implements [`Source`].
 ///
 /// Probing needs CAP_NET_RAW, and CAP_NET_ADMIN to turn on the NIC's time stamps. The queues need
-/// no privilege. The source captures in the network namespace of the thread that calls
-/// [`Source::probe`].
+/// no privilege. Captures in the network namespace of the thread that calls [`Source::probe`].
 #[derive(Debug)]
 pub struct LiveSource(pub LiveConfig);
 
@@ -36,10 +34,9 @@ impl Source for LiveSource {
         &self.0.interface
     }
 
-    /// Makes `queues` sockets, from 1 to 256, that share the interface, each with its own kernel
-    /// memory. The sockets reject all packets until [`Probed::open`]. Before Linux 6.13 a socket
-    /// joins a fanout group only while its interface is up. On such a kernel, this function makes
-    /// one socket if the interface is down.
+    /// Makes `queues` sockets (1 to 256) that share the interface and reject all packets until
+    /// [`Probed::open`]. Before Linux 6.13, makes one socket if the interface is down: such a kernel
+    /// then refuses a fanout group.
     fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let queues = queues.clamp(1, 256);
         let bound = match BoundSockets::new(&self.0, queues) {
@@ -102,8 +99,7 @@ impl Probed for BoundSockets {
         self.opened.len()
     }
 
-    /// The kernel's hash is the same in both directions, and the hash of a datagram's fragments
-    /// uses the addresses alone (`__skb_get_hash_symmetric` of Linux).
+    /// The kernel's hash is the same in both directions (`__skb_get_hash_symmetric` of Linux).
     fn keeps_flows_together(&self) -> bool {
         self.opened.len() == 1 || self.packet_interface.config.fanout.mode == FanoutMode::Hash
     }
@@ -112,8 +108,7 @@ impl Probed for BoundSockets {
         vec![self.link_type]
     }
 
-    /// Accepts a filter that the kernel and the recorder decide alike (`kernel_filter`). The kernel
-    /// also truncates frames, unless a filter of the recorder needs whole frames.
+    /// Accepts only a filter that the kernel and the recorder decide alike (`kernel_filter`).
     fn open(self: Box<Self>, offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError> {
         let Self {
             mut packet_interface,
@@ -146,8 +141,7 @@ impl Probed for BoundSockets {
 /// and whether the program includes the offered filter. A program of `None` accepts all frames
 /// whole.
 fn kernel_part(offer: &Offer, link_type: LinkType) -> (Option<Vec<Instruction>>, bool) {
-    // Four bytes for a tag that is put back, and at least one more, so that the recorder detects a
-    // truncated frame by its length.
+    // Four bytes more for a tag that is put back, and one by which the recorder detects truncation.
     let keep = match offer.snaplen {
         0 => u32::MAX,
         snaplen => snaplen.saturating_add(5),

@@ -1,10 +1,9 @@
 //! Why the watermark of a live queue holds. The rules are in [`crate::watermark`].
 //!
-//! The watermark T promises that no packet older than T will arrive, even if the link is silent.
-//! Let `t` be the system clock, read *before* checking the ring. The kernel usually stamps a
-//! received packet and places it in the open block within one softirq, well within
-//! [`DELIVERY_DELAY_NS_MAX`]. Placing a packet raises the block's packet count, which this process
-//! can read. So:
+//! The watermark T promises that no packet older than T will arrive. Let `t` be the system clock,
+//! read *before* checking the ring. The kernel usually stamps a received packet and places it in
+//! the open block within one softirq, well within [`DELIVERY_DELAY_NS_MAX`]. Placing a packet
+//! raises the block's packet count, which this process can read. So:
 //!
 //! - If the ring offers no block and the open block counts no packet, all packets stamped before
 //!   `t - DELIVERY_DELAY_NS_MAX` were lent. The watermark moves to that time.
@@ -17,11 +16,9 @@
 //!
 //! The kernel hands over a block with packets within [`RETIRE_MS`] and two ticks of its timer (8 ms
 //! at 250 Hz). So the watermark of a frequently polled queue stays less than [`BEHIND_NS`] late,
-//! unless the queue naps. A nap on a busy link adds up to 16 ms. If nobody needs the watermark, the
-//! queue may wait longer, and its watermark moves as rarely as the queue is polled.
+//! unless the queue naps.
 
-/// The retire time of the ring, ms: after this time and up to two timer ticks, the kernel hands
-/// over the block of a packet, full or not.
+/// The retire time of the ring, ms: the kernel's time-out for a block that is not full.
 pub(crate) const RETIRE_MS: u32 = 4;
 
 /// Largest delay of the watermark without naps, ns: delivery, the retire time, and two timer ticks
@@ -33,7 +30,6 @@ pub(super) const BEHIND_NS: i64 = 25_000_000;
 /// 16 ms or less. A window that is closed by the clock waits longer than this.
 pub const WATERMARK_BEHIND_NS_MAX: i64 = 47_000_000;
 
-/// Longest time from the stamp of a packet to its place in the ring. Placing takes microseconds;
-/// the limit allows for a virtual CPU that is descheduled in between, and for the input queue if
-/// the kernel stamps packets before that queue.
+/// Longest expected time, ns, from the stamp of a packet to its place in the ring. Placing takes
+/// microseconds; the limit allows for a descheduled virtual CPU and for the kernel's input queue.
 pub(super) const DELIVERY_DELAY_NS_MAX: i64 = 12_000_000;

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// A packet for a test block.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Packet {
     pub(crate) data: Vec<u8>,
@@ -105,13 +104,11 @@ fn packets() -> Vec<Packet> {
     ]
 }
 
-/// The stamps of the NIC that agree with the system's clock.
 const RANGE: NicStampRange = NicStampRange {
     from_ns: 1_700_000_000_000_000_100,
     clock_ns: 1_700_000_000_000_000_900,
 };
 
-/// Reads a whole block at once.
 fn read(block: &[u8]) -> (BlockSummary, PartSummary, Vec<FrameMeta>) {
     let (mut walk, summary) = BlockWalk::new(block, BlockWalk::default());
     let mut frames = Vec::new();
@@ -119,7 +116,6 @@ fn read(block: &[u8]) -> (BlockSummary, PartSummary, Vec<FrameMeta>) {
     (summary, part, frames)
 }
 
-/// Each packet of a block has the kernel's stamp or the NIC's stamp, as its status says.
 #[test]
 fn a_stamp_of_the_nic_counts_where_it_agrees_with_the_clock() {
     let ahead_ns = u32::try_from(NIC_AHEAD_NS_MAX).unwrap();

@@ -14,7 +14,6 @@ struct SocketFrame {
 }
 
 impl SocketFrame {
-    /// The kernel removes the outermost tag from a received frame.
     fn of(wire: &[u8]) -> Self {
         let tag = match wire.get(12..16) {
             Some([0x81 | 0x88, low, tci @ ..]) if [0x00, 0xa8].contains(low) => {
@@ -164,7 +163,7 @@ const LEFT: [&str; 5] = [
     "ether[13:2] = 1",
 ];
 
-/// Frames with several stacks of tags and several payloads, some of them truncated.
+/// Frames with several stacks of tags and payloads, some truncated.
 fn frames(random: &mut fastrand::Rng) -> Vec<Vec<u8>> {
     const TAGS: [&[u8]; 8] = [
         &[],
@@ -243,7 +242,7 @@ fn decides_as_the_filter_on_the_wire() {
         for (expression, counts) in TAKEN.iter().zip(&mut counts) {
             let program = compiled(expression, optimize);
             let Some(rewritten) = for_socket(program.instructions(), true, 100) else {
-                // The rewrite may refuse only unoptimized programs, which compute addresses.
+                // Unoptimized programs compute addresses.
                 assert!(!optimize, "left to user space: {expression}");
                 continue;
             };
@@ -268,8 +267,7 @@ fn decides_as_the_filter_on_the_wire() {
     }
 }
 
-/// Random programs: if the rewrite accepts a program, the rewritten program must decide as the
-/// original.
+/// If the rewrite accepts a random program, both programs must decide alike.
 #[test]
 fn decides_as_any_program() {
     let seed = 11;

@@ -10,14 +10,12 @@ use crate::{
     sys::take_error,
 };
 
-/// Longest time for which the report that an interface is up again waits until the other queues
-/// receive from the interface.
+/// Longest wait of the report that an interface is up again for the other queues.
 const SIBLINGS_WAIT_NS: i64 = 1_000_000_000;
 
 impl PacketEngine {
-    /// Checks the interface. `ENETDOWN` reports that the interface went down or was removed. The
-    /// socket does not report that an interface that is down came up or was removed, so this
-    /// function checks for both cases. A stopped queue ignores the interface.
+    /// Checks the interface. `ENETDOWN` reports that it went down or was removed. The socket does
+    /// not report that an interface that is down came up or was removed.
     pub(super) fn look_at_interface(
         &mut self,
         live: &mut LiveState,
@@ -45,8 +43,7 @@ impl PacketEngine {
         }
     }
 
-    /// Checks whether an interface that went down was removed or came up. The check by name fails
-    /// if the interface was renamed; then arriving frames prove that the interface is up.
+    /// Checks whether an interface that went down was removed or came up.
     fn look_after_down(&mut self, live: &mut LiveState, now_ns: i64) -> Result<(), SourceError> {
         let index = self
             .socket
@@ -89,12 +86,8 @@ impl PacketEngine {
         Ok(())
     }
 
-    /// Receives from an interface that came back after `away_ns`. `false`: the old ring still has
-    /// unread packets, or the interface is still down after the kernel has refused the spare
-    /// socket.
-    ///
-    /// After a failed attempt the queue keeps its spare socket and the ring of this socket for the
-    /// next attempt.
+    /// Receives from an interface that came back after `away_ns`. `false`: not yet. After a failed
+    /// attempt the queue keeps its spare socket for the next attempt.
     pub(super) fn rebind(
         &mut self,
         live: &mut LiveState,
@@ -106,8 +99,7 @@ impl PacketEngine {
             self.packet_interface.start_accepting(&self.socket)?;
             return Ok(true);
         }
-        // The last chance to read the old socket's counters. Without them the sum would be too
-        // small, so an error ends the queue.
+        // Without the old socket's counters the sum would be too small, so an error ends the queue.
         self.read_counters()?;
         let is_read_to_its_end = self.counters.received == self.counters.seen();
         if !is_read_to_its_end && away_ns < CLOSED_DRAIN_NS {
@@ -142,7 +134,6 @@ impl PacketEngine {
 
 /// Whether another attempt may succeed, because the interface was removed again (`ENODEV`) or is
 /// down (`EINVAL`). Before Linux 6.13 a socket joins a fanout group only while its interface is up.
-/// Counters that cannot be read end the queue, whatever the error.
 fn is_to_be_tried_again(error: &SourceError) -> bool {
     let SourceError::System { call, error, .. } = error else {
         return false;

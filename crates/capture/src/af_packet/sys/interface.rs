@@ -1,11 +1,10 @@
 //! Queries about interfaces: netdevice(7) and the kernel's `ethtool.h`.
 //!
-//! The queries use a socket, so the answers belong to the calling thread's network namespace at the
-//! time when the [`InterfaceQuery`] was made. `/sys/class/net` would show the namespace of the
-//! process that mounted sysfs.
+//! The answers belong to the calling thread's network namespace at the time when the
+//! [`InterfaceQuery`] was made. `/sys/class/net` would show the namespace of the process that
+//! mounted sysfs.
 //!
-//! Answers of ethtool are structures of 32-bit words, some with bytes and half words inside; the
-//! functions read them as words.
+//! Answers of ethtool are read as 32-bit words.
 #![expect(unsafe_code, reason = "ioctl takes pointers to structures with unions")]
 
 use std::{
@@ -45,7 +44,7 @@ const ETHTOOL_STAMPS: u32 = 0x41;
 /// function, transform and reserved bytes. The table and the key follow the structure.
 const RSS_HEAD: usize = 6;
 
-/// Words for any answer: room for an indirection table of 4096 entries and a key of 256 bytes.
+/// Words of an answer: room for an indirection table of 4096 entries and a key of 256 bytes.
 const ANSWER_WORDS: usize = RSS_HEAD + 4096 + 64;
 
 /// `RXH_XFRM_SYM_XOR` and `RXH_XFRM_SYM_OR_XOR`, and the value of an unknown transform.
@@ -65,7 +64,7 @@ impl Flags {
         self.0 & libc::IFF_UP != 0
     }
 
-    /// Up and with a carrier.
+    /// `IFF_RUNNING`: operational.
     pub(crate) fn is_running(self) -> bool {
         self.0 & libc::IFF_RUNNING != 0
     }
@@ -122,7 +121,7 @@ impl InterfaceQuery {
         Ok(unsafe { answer.ifr_ifru.ifru_hwaddr.sa_family })
     }
 
-    /// The legacy ethtool flags: bit 7 is VLAN insertion, bit 8 VLAN extraction, bit 15 LRO.
+    /// The legacy ethtool flags: bit 8 is VLAN extraction, bit 15 LRO.
     pub(crate) fn ethtool_flags(&self, name: &str) -> io::Result<u32> {
         // `struct ethtool_value`: the command, then the value.
         Ok(self.ethtool(name, &[ETHTOOL_FLAGS])?[1])
@@ -142,8 +141,7 @@ impl InterfaceQuery {
 
     /// The packet fields that the NIC hashes for this `flow_type`: `RXH_` bits.
     pub(crate) fn ethtool_flow_hash(&self, name: &str, flow_type: u32) -> io::Result<u64> {
-        // The first 16 bytes of `struct ethtool_rxnfc`: command, type, data. The command reads and
-        // fills no more bytes.
+        // The first 16 bytes of `struct ethtool_rxnfc`: command, type, data.
         let answer = self.ethtool(name, &[ETHTOOL_FLOW_HASH, flow_type])?;
         let ([a, b, c, d], [e, f, g, h]) = (answer[2].to_ne_bytes(), answer[3].to_ne_bytes());
         Ok(u64::from_ne_bytes([a, b, c, d, e, f, g, h]))
@@ -179,7 +177,7 @@ impl InterfaceQuery {
         Ok((answer[5], answer[1]))
     }
 
-    /// Number of transmit queues in use. Older kernels do not report the number for veth.
+    /// Number of transmit queues in use.
     pub(crate) fn ethtool_transmit_queues(&self, name: &str) -> io::Result<u32> {
         // `struct ethtool_channels`: four maxima, then the numbers of receive, transmit, other and
         // combined queues.
@@ -187,7 +185,7 @@ impl InterfaceQuery {
         Ok(answer[6].saturating_add(answer[8]))
     }
 
-    /// Whether a full NIC asks the link partner to pause (IEEE 802.3, annex 31B).
+    /// Whether the NIC may send pauses (IEEE 802.3, annex 31B).
     pub(crate) fn ethtool_sends_pauses(&self, name: &str) -> io::Result<bool> {
         // `struct ethtool_pauseparam`: command, autonegotiation, receive, transmit.
         Ok(self.ethtool(name, &[ETHTOOL_PAUSE])?[3] != 0)
@@ -274,7 +272,7 @@ impl InterfaceQuery {
     }
 }
 
-/// The bytes of native words, in the order in which they are in memory.
+/// The bytes of words, in memory order.
 fn bytes_of(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }

@@ -24,9 +24,7 @@ use memmap2::MmapRaw;
 
 use crate::sys::map_shared;
 
-/// Offset of the status word in a block.
 const STATUS_OFFSET: usize = HEADER_OFFSET + offset_of!(tpacket_hdr_v1, block_status);
-/// Offset of the number of packets in a block.
 const PACKETS_OFFSET: usize = HEADER_OFFSET + offset_of!(tpacket_hdr_v1, num_pkts);
 const HEADER_OFFSET: usize = offset_of!(tpacket_block_desc, hdr);
 
@@ -67,7 +65,6 @@ impl Mapping {
         self.blocks * self.block_bytes
     }
 
-    /// Number of blocks.
     pub(crate) fn blocks(&self) -> usize {
         self.blocks
     }
@@ -84,8 +81,7 @@ impl Mapping {
         Some(unsafe { slice::from_raw_parts(start, self.block_bytes) })
     }
 
-    /// Whether the kernel's block at `index` has no packet at this moment. The kernel counts each
-    /// packet in the block when it places the packet.
+    /// Whether the packet count of the kernel's block at `index` is 0.
     pub(crate) fn is_empty(&self, index: usize) -> bool {
         // Relaxed: no access to the memory of the block depends on the value.
         self.word(index, PACKETS_OFFSET).load(Ordering::Relaxed) == 0

@@ -1,7 +1,5 @@
 //! Kernel interfaces of the engine (packet sockets, the shared block ring, interface queries), and
 //! prefetch hints.
-//!
-//! The exported functions have safe signatures. The callers make the decisions.
 
 mod interface;
 mod mapping;

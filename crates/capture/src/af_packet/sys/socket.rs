@@ -94,7 +94,7 @@ impl PacketSocket {
     }
 
     /// Switches to TPACKET_V3 and requests a receive ring of `blocks` blocks. `block_bytes` is a
-    /// multiple of the page size. After `retire_ms` the kernel hands over a block that is not full.
+    /// multiple of the page size. `retire_ms`: the kernel's time-out for a block that is not full.
     pub(crate) fn set_up_ring(
         &self,
         block_bytes: u32,
@@ -117,7 +117,7 @@ impl PacketSocket {
         self.set_packet(libc::PACKET_RX_RING, &ring)
     }
 
-    /// Turns promiscuous mode on, until it is turned off or the socket is closed.
+    /// Requests promiscuous mode of the interface; closing the socket ends the request.
     pub fn set_promiscuous(&self, interface_index: i32) -> io::Result<()> {
         self.set_packet(libc::PACKET_ADD_MEMBERSHIP, &promiscuity(interface_index))
     }
@@ -128,14 +128,14 @@ impl PacketSocket {
     }
 
     /// Makes the kernel stamp packets once for all sockets, where they enter
-    /// (`net_enable_timestamp`, socket(7) `SO_TIMESTAMPNS`). Otherwise each packet socket usually
-    /// stamps the packets of its ring separately, each a little later than the previous socket.
+    /// (`net_enable_timestamp`, socket(7) `SO_TIMESTAMPNS`). Otherwise packet sockets usually stamp
+    /// packets separately.
     pub(crate) fn stamp_on_arrival(&self) -> io::Result<()> {
         set_option(self, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32)
     }
 
-    /// Sets whether packets keep a stamp of the NIC (packet(7) `PACKET_TIMESTAMP`). All other
-    /// packets get a stamp of the kernel.
+    /// Sets whether packets keep a stamp of the NIC (packet(7) `PACKET_TIMESTAMP`). Other packets
+    /// get a stamp of the kernel.
     pub(crate) fn take_nic_stamps(&self, takes: bool) -> io::Result<()> {
         let flags = if takes {
             libc::SOF_TIMESTAMPING_RAW_HARDWARE
@@ -183,7 +183,6 @@ impl PacketSocket {
         set_option(self, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
     }
 
-    /// Removes the filter.
     pub(crate) fn detach_filter(&self) -> io::Result<()> {
         set_option(self, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)
     }
@@ -193,7 +192,6 @@ impl PacketSocket {
         option(self, libc::SOL_PACKET, libc::PACKET_STATISTICS)
     }
 
-    /// Sets an option of packet(7).
     fn set_packet<T: Plain>(&self, name: c_int, value: &T) -> io::Result<()> {
         set_option(self, libc::SOL_PACKET, name, value)
     }
@@ -218,7 +216,6 @@ unsafe impl Plain for libc::packet_mreq {}
 // SAFETY: an integer and a raw pointer.
 unsafe impl Plain for libc::sock_fprog {}
 
-/// The request for promiscuous mode.
 fn promiscuity(interface_index: i32) -> libc::packet_mreq {
     libc::packet_mreq {
         mr_ifindex: interface_index,

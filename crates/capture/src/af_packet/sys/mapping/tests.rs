@@ -4,13 +4,13 @@ use super::*;
 use crate::sys::map_zeros;
 
 impl Mapping {
-    /// A ring without a kernel, all zero, for tests.
+    /// A ring of zeros, without a kernel.
     pub(crate) fn in_memory(block_bytes: usize, blocks: usize) -> io::Result<Self> {
         let memory = map_zeros(block_bytes * blocks)?;
         Ok(Self::new(memory, block_bytes, blocks))
     }
 
-    /// Plays the kernel in tests: fills a block and hands it over.
+    /// Plays the kernel: fills a block and hands it over.
     pub(crate) fn hand_over(&mut self, index: usize, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.block_bytes);
         assert!(self.block(index).is_none(), "the block is not the kernel's");
