@@ -35,8 +35,8 @@ impl Source for LiveSource {
     }
 
     /// Makes `queues` sockets (1 to 256) that share the interface and reject all packets until
-    /// [`Probed::open`]. Before Linux 6.13, makes one socket if the interface is down: such a kernel
-    /// then refuses a fanout group.
+    /// [`Probed::open`]. Before Linux 6.13, makes one socket if the interface is down: such a
+    /// kernel then refuses a fanout group.
     fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let queues = queues.clamp(1, 256);
         let bound = match BoundSockets::new(&self.0, queues) {

@@ -1,11 +1,9 @@
 //! State that the queues of an interface share: the program with its maps and counters, and the
 //! link that keeps the program attached.
 //!
-//! The program is loaded at the start, with privileges. Attaching a loaded program needs no
-//! privileges: the kernel checked the right to load an XDP program at load time
-//! (`bpf_xdp_link_attach` of `net/core/dev.c`). So the program can be attached to an interface that
-//! comes back, with the same maps and counters. Before Linux 5.19 bpf(2) itself required CAP_BPF if
-//! `kernel.unprivileged_bpf_disabled` is set.
+//! The program is loaded at the start, with privileges. Attaching a loaded program to an interface
+//! that comes back needs no privileges (`bpf_xdp_link_attach` of `net/core/dev.c`), except before
+//! Linux 5.19 if `kernel.unprivileged_bpf_disabled` is set.
 
 use std::{
     collections::BTreeSet,
@@ -29,11 +27,11 @@ use super::{
 };
 use crate::{Shunt, ShuntedFlow, af_packet::sys::PacketSocket, clock};
 
-/// Largest number of receive queues that have counters and sockets. NICs usually have fewer queues.
+/// Largest number of receive queues that have counters and sockets.
 pub(super) const QUEUES_MAX: u32 = 1024;
 
-/// Largest number of shunted flows, each in one direction. In a full map, a new flow replaces one
-/// of the least recently used flows.
+/// Largest number of shunted flows, each in one direction. In a full map, a new flow replaces
+/// another flow (LRU).
 const SHUNTED_MAX: u32 = 1 << 16;
 
 /// Bytes of a queue's line in the counters.
@@ -51,23 +49,22 @@ const BTF_BYTES_MAX: u64 = 64 << 20;
 const GENERIC: u32 = 1 << 1;
 const NATIVE: u32 = 1 << 2;
 
-/// An XDP program that is attached to an interface, or will be attached to the next interface of
-/// the same name. When the last owner drops this value, the program is detached. If the process
-/// dies, the kernel detaches the program, because the link is a descriptor.
+/// An XDP program for interfaces of one name. Dropping this value, or the end of the process,
+/// detaches the program.
 #[derive(Debug)]
 pub(super) struct Attachment {
     // Dropped before the maps, because `state` contains the link: the program is detached first.
     state: Mutex<AttachmentState>,
     program: XdpProgram,
     /// A program for the interface of the start alone, which gets the NIC's stamps from the driver.
-    /// `None`: the queues take no stamps of the NIC, and `program` leaves no room for such stamps.
+    /// `None`: the queues take no stamps of the NIC.
     bound: Option<XdpProgram>,
     /// A queue has reported packets without a usable stamp of the NIC.
     pub(super) has_reported_stamps: AtomicBool,
     pub(super) counters: CounterLines,
     pub(super) sockets: Map,
     shunted: Map,
-    /// Whether the program looks flows up in `shunted`. True from the first shunted flow on.
+    /// The program looks flows up in `shunted`: true from the first shunted flow on.
     is_shunting: AtomicBool,
     pub(super) receive_mode: ReceiveMode,
     /// Keeps the interface promiscuous while the program is attached.
@@ -79,11 +76,10 @@ pub(super) struct Attachment {
 #[derive(Debug, Default)]
 pub(super) struct AttachmentState {
     link: Option<(XdpLink, AttachedInterface)>,
-    /// Number of attachments until now. The number identifies an attachment, because an interface
-    /// may leave for another namespace and come back with the same index.
+    /// Number of attachments until now. An interface may leave for another namespace and come back
+    /// with the same index.
     generation: u64,
-    /// The driver runs the program. Otherwise the kernel's network stack runs it after allocating a
-    /// packet buffer.
+    /// The driver runs the program; otherwise the kernel's network stack.
     pub(super) is_native: bool,
     /// Queues that have a socket, or know that the interface has no such queue.
     settled: BTreeSet<u32>,
@@ -98,7 +94,7 @@ pub(super) struct AttachmentState {
     pub(super) host_check_until_ns: i64,
 }
 
-/// An interface to which the program is attached.
+/// An attachment to an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AttachedInterface {
     pub(super) index: i32,
@@ -107,9 +103,8 @@ pub(super) struct AttachedInterface {
 }
 
 impl Attachment {
-    /// Loads the program, and with `stamping` also the program that gets the NIC's stamps.
-    /// `promiscuous`: a socket that receives no packets, if interfaces should be promiscuous.
-    /// `stamping`: the index of the interface whose NIC's stamps the queues take.
+    /// Loads the program. `promiscuous`: a socket that receives no packets, if interfaces should be
+    /// promiscuous. `stamping`: the index of the interface whose NIC's stamps the queues take.
     pub(super) fn new(
         receive_mode: ReceiveMode,
         promiscuous: Option<PacketSocket>,
@@ -151,7 +146,7 @@ impl Attachment {
         })
     }
 
-    /// Locks the state of the attachment. A thread holds the lock while it changes the attachment.
+    /// Locks the state of the attachment.
     pub(super) fn state(&self) -> MutexGuard<'_, AttachmentState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -162,8 +157,8 @@ impl Attachment {
     }
 
     /// Attaches the program to an interface that came back: in the driver if the driver supports
-    /// XDP, otherwise in the network stack. The program that gets the NIC's stamps can be attached
-    /// only if the interface is that of the start.
+    /// XDP, otherwise in the network stack. Tries first the program that gets the NIC's stamps,
+    /// which fits only the interface of the start.
     pub(super) fn attach_again(
         &self,
         state: &mut AttachmentState,
@@ -223,8 +218,7 @@ impl Attachment {
         self.state().attached()
     }
 
-    /// Detaches the program from an interface that was removed, moved to another network namespace,
-    /// or is the host's again. Does nothing if `generation` is not the current attachment.
+    /// Detaches the program, unless `generation` is not the current attachment.
     pub(super) fn detach(&self, generation: u64) {
         let mut state = self.state();
         let is_it =
@@ -246,9 +240,7 @@ impl Attachment {
             .insert(&queue_index.to_ne_bytes(), &descriptor.to_ne_bytes())
     }
 
-    /// Opens or closes a queue. The program redirects the packets of an open queue to its socket.
-    /// If an open queue has no socket, the program counts the packets, which go on to the host. The
-    /// packets of a closed queue go on to the host uncounted.
+    /// Opens or closes a queue. The packets of a closed queue go on to the host uncounted.
     pub(super) fn set_open(&self, queue_index: u32, is_open: bool) {
         self.counters
             .set(queue_index, word::OPEN, u64::from(is_open));
@@ -270,9 +262,8 @@ impl Attachment {
         let flow_state = flow_state.map(i64::to_ne_bytes);
         self.shunted
             .insert(&flow_key(flow), flow_state.as_flattened())?;
-        // A look-up costs time for each packet, so the program looks flows up only from the first
-        // shunted flow on. Relaxed: `swap` lets one thread write the lines, and no other data
-        // depends on the flag.
+        // A look-up costs time for each packet, so the program starts with the first shunted flow.
+        // Relaxed: `swap` lets one thread write the lines, and no other data depends on the flag.
         if !self.is_shunting.swap(true, Relaxed) {
             for queue_index in 0..QUEUES_MAX {
                 self.counters.set(queue_index, word::SHUNTING, 1);
@@ -281,8 +272,7 @@ impl Attachment {
         Ok(())
     }
 
-    /// Packets of receive queues that have no socket, because the interface got more queues. The
-    /// packets went on to the host.
+    /// Packets of open receive queues without a socket, which went on to the host.
     pub(super) fn unseen(&self) -> u64 {
         (0..QUEUES_MAX)
             .map(|queue_index| self.counters.get(queue_index, word::UNSEEN))
@@ -291,13 +281,12 @@ impl Attachment {
 }
 
 impl AttachmentState {
-    /// The interface to which the program is attached, if any.
     pub(super) fn attached(&self) -> Option<AttachedInterface> {
         self.link.as_ref().map(|(_, attached)| *attached)
     }
 
     /// Marks that this queue has a socket for the interface, or that the interface has no such
-    /// queue. Does nothing if `generation` is not the current attachment.
+    /// queue. Does nothing for an earlier attachment.
     pub(super) fn settle(&mut self, generation: u64, queue_index: u32) {
         if self.generation == generation {
             self.settled.insert(queue_index);
@@ -337,8 +326,8 @@ fn nic_stamp_function() -> io::Result<i32> {
     })
 }
 
-/// Whether an error means that the driver or an older kernel lacks a feature. Also true if the
-/// program requires a single buffer, and the driver's packets may not fit one buffer.
+/// Whether an error may mean that the driver or an older kernel lacks a feature, or that the
+/// driver's packets may not fit one buffer.
 pub(super) fn is_unsupported(error: &io::Error) -> bool {
     let refusals = [libc::EOPNOTSUPP, libc::EINVAL, libc::ERANGE];
     error
@@ -379,7 +368,6 @@ mod tests {
         assert_eq!(asked, [true, false, false, true, true, false]);
     }
 
-    /// The lines of all queues are written once, not for each shunted flow.
     #[test]
     fn the_program_is_told_once_to_look_flows_up() {
         let receive_mode = ReceiveMode {
@@ -413,8 +401,6 @@ mod tests {
         assert_eq!(word_of(7), 0, "it was written again");
     }
 
-    /// The kernel's verifier accepts the programs, with and without packets of several buffers and
-    /// chunks.
     #[test]
     fn the_verifier_takes_the_programs() {
         let map = |kind, key_bytes, value_bytes| Map::new(kind, key_bytes, value_bytes, 4);

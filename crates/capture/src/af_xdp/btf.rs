@@ -8,8 +8,8 @@ const TYPE_BYTES: usize = 12;
 /// `BTF_KIND_FUNC`.
 const FUNCTION: u32 = 12;
 
-/// The identifier of the function `name`. `None`: there is no such function, `btf` is damaged, or
-/// `btf` has a kind of type that `more_bytes` does not know.
+/// The identifier of the function `name`. `None`: there is no such function, or `btf` is damaged or
+/// has an unknown kind of type.
 pub(super) fn function_id(btf: &[u8], name: &str) -> Option<i32> {
     let half = |at: usize| Some(u16::from_ne_bytes(*btf.get(at..)?.first_chunk()?));
     let word = |at: usize| Some(u32::from_ne_bytes(*btf.get(at..)?.first_chunk()?));

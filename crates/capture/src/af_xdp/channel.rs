@@ -23,12 +23,11 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Binds the socket to a queue of an interface. Uses zero-copy if the driver runs the program
-    /// and supports zero-copy, otherwise copy mode. Returns why packets are copied; `None`:
-    /// zero-copy.
+    /// Binds the socket to a queue of an interface, with zero-copy if the driver runs the program
+    /// and supports zero-copy. Returns why packets are copied; `None`: zero-copy.
     ///
-    /// Fails with `EBUSY` if another socket still has the queue or the driver is busy. The caller
-    /// then tries again: a change to copy mode would be permanent for this socket.
+    /// `EBUSY` is an error, and no reason for copy mode: a change to copy mode would be permanent
+    /// for this socket.
     pub(super) fn bind(
         &self,
         interface_index: i32,

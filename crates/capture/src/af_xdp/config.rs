@@ -18,13 +18,13 @@ pub struct XdpConfig {
     /// of chunks, and limited to 64 to 131,072 chunks.
     pub buffer_bytes: Option<usize>,
     /// How long a thread polls the driver for packets before it sleeps; `None`: the thread does not
-    /// poll, and the driver uses interrupts.
+    /// poll.
     pub busy_poll: Option<Duration>,
-    /// The origin of time stamps. The XDP program stamps packets that the NIC does not stamp.
+    /// The origin of time stamps.
     pub time_stamps: TimeStamps,
-    /// The CPU of each queue's thread. Empty: each thread runs on the CPUs near the device, or on
-    /// any CPU if these CPUs are unknown or all CPUs of the machine.
+    /// The CPU of each queue's thread. Empty: the CPUs near the device, or any CPU if these are
+    /// unknown.
     pub cpus: CpuTurns,
-    /// The path of this executable (not of the XDP program), for commands in messages.
+    /// The path of this executable, for commands in messages.
     pub program: PathBuf,
 }

@@ -2,9 +2,9 @@
 //! memory of this process.
 //!
 //! **AF_XDP takes packets away from the host.** A recorded packet reaches no other socket, bridge
-//! or firewall of this machine, and packets that the machine sends are not captured. So
-//! `retroscope` never chooses AF_XDP by itself. Unless the user allows it, `retroscope` refuses an
-//! interface that the host uses. AF_XDP is for a dedicated tap or mirror port.
+//! or firewall of this machine, and sent packets are not captured. So `retroscope` never chooses
+//! AF_XDP by itself, and refuses an interface that the host uses unless the user allows it. AF_XDP
+//! is for a dedicated tap or mirror port.
 //!
 //! - `program`: the XDP program, assembled by hand,
 //! - `attachment`: the program's maps and link,
@@ -17,36 +17,33 @@
 //! - `source` and `queue`: the [`Source`](crate::Source) trait.
 //!
 //! # Memory
-//! Each receive queue of the interface has a socket and chunks. The chunks are allocated once. The
-//! interface's program redirects a packet to the socket of its queue. The driver writes the packet
-//! into a chunk (zero-copy), or the kernel copies the packet into a chunk. A burst lends the
-//! chunks, and the next call of `next` returns them to the kernel.
+//! Each receive queue has a socket and chunks of memory. The program redirects a packet to the
+//! socket of its queue. The driver writes the packet into a chunk (zero-copy), or the kernel copies
+//! the packet. A burst lends the chunks until the next call of `next`.
 //!
 //! # Counting
-//! `received` is a sum. The XDP program counts most of its parts:
+//! `received` is the sum of:
 //!
-//! - packets for a socket, including packets without a free chunk, which the kernel counts
-//!   (`kernel`), and packets longer than a chunk if a packet has only one chunk (`oversize`),
+//! - packets for a socket, including packets without a free chunk (`kernel`), and packets longer
+//!   than a chunk if a packet has only one chunk (`oversize`),
 //! - shunted packets (`shed`),
 //! - packets that went on to the host because their receive queue has no socket (`unseen`),
-//! - in copy mode, packets for which the NIC had no room (`nic`), from the interface's counter. In
-//!   zero-copy mode this number is unknown, because the NIC drops packets without a free chunk.
+//! - in copy mode, packets for which the NIC had no room (`nic`), from the interface's counter.
 //!
 //! # An interface that comes back
-//! When the interface is up, a queue attaches the program to it, a spare socket replaces the socket
-//! of each queue, and the counters go on. An interface that the host uses is left to the host,
-//! unless the user allows to take the interface.
+//! When the interface is up, a queue attaches the program again, spare sockets replace the sockets
+//! of the queues, and the counters go on.
 //!
 //! # What it does not do
 //! The engine has no kernel filter, and captures no sent packets and no VLAN tags that the NIC
 //! removes. If an interface gets more receive queues, the packets of the new queues go to the host
-//! and are counted, and the user gets a notice.
+//! and are counted.
 //!
 //! # Long frames
 //! A frame longer than a chunk arrives in several chunks only if the MTU allows such frames at the
 //! start, or if the network stack runs the program. In other cases the engine does not request
 //! several chunks: the request makes a driver copy whose zero-copy supports only one buffer per
-//! frame. If the MTU is raised later, a notice says so, and longer frames are counted as lost.
+//! frame.
 //!
 //! # Minimum kernel version
 //! 5.9 for the link, 5.11 for busy polling, 6.6 for frames longer than a chunk, 6.7 for the NIC's

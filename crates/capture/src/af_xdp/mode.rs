@@ -6,8 +6,7 @@ use std::{fmt, io};
 /// The current AF_XDP mode of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XdpMode {
-    /// The driver runs the program. Otherwise the kernel's network stack runs it after allocating a
-    /// packet buffer.
+    /// The driver runs the program; otherwise the kernel's network stack.
     pub is_native: bool,
     /// Why the kernel copies each packet; `None`: the NIC writes to the memory that this process
     /// reads (zero-copy).
@@ -70,15 +69,13 @@ impl ReceiveMode {
     /// MTU; `joins_buffers`: the kernel delivers a packet of several buffers to a socket that takes
     /// one chunk.
     ///
-    /// If the driver runs the program, several chunks are requested only if the MTU needs them. The
+    /// If the driver runs the program, several chunks are requested only if the MTU needs them: the
     /// request makes a driver copy whose zero-copy supports only one buffer per packet. Some
-    /// drivers run a program only if it accepts several buffers, for example if their buffers are
-    /// smaller than our chunks. Before Linux 6.6 `bpf_redirect_map` to a socket loses packets of
-    /// several buffers, and does not count the loss.
+    /// drivers run a program only if it accepts several buffers. Before Linux 6.6
+    /// `bpf_redirect_map` to a socket loses packets of several buffers uncounted.
     ///
-    /// If the network stack runs the program, several chunks are requested from every kernel that
-    /// supports them. The kernel copies in any case, and on virtual interfaces packets may be
-    /// longer than the MTU.
+    /// If the network stack runs the program, several chunks are preferred: the kernel copies in
+    /// any case, and packets of virtual interfaces may be longer than the MTU.
     pub(super) fn all(bytes_max: u16, is_enough: bool, joins_buffers: bool) -> (Vec<Self>, Self) {
         let receive_mode = |is_native, has_fragments, in_several: bool| Self {
             is_native,
@@ -91,15 +88,15 @@ impl ReceiveMode {
         let better = match (is_enough, joins_buffers) {
             (true, true) => vec![whole, receive_mode(true, true, false), by_stack],
             (true, false) => vec![whole, by_stack],
-            // A kernel that does not support several chunks per packet refuses to bind a socket
-            // that requests them. The next mode is then tried.
+            // A kernel without several chunks per packet refuses to bind the socket, and the next
+            // mode is tried.
             (false, _) => vec![receive_mode(true, true, true), by_stack, whole],
         };
         (better, old)
     }
 }
 
-/// The part of the system that runs the program, as a word.
+/// The part of the system that runs the program.
 pub(super) fn program_word(is_native: bool) -> &'static str {
     if is_native { "native" } else { "generic" }
 }

@@ -36,13 +36,13 @@ pub(super) mod word {
     pub(crate) const RECEIVED: usize = 0;
     /// Packets that do not fit one chunk, in a mode with one chunk per packet. They are lost.
     pub(crate) const OVERSIZE: usize = 1;
-    /// Packets without a time stamp in front.
+    /// Packets without room for a time stamp.
     pub(crate) const UNSTAMPED: usize = 2;
     /// Not 0: the program redirects or counts the packets of this queue.
     pub(crate) const OPEN: usize = 3;
     /// Not 0: the program looks flows up in the shunt map.
     pub(crate) const SHUNTING: usize = 4;
-    /// Packets of this queue while it was open without a socket. They went on to the host.
+    /// Packets of this open queue that found no socket and went on to the host.
     pub(crate) const UNSEEN: usize = 5;
     /// Dropped packets of shunted flows. The first of `SHUNT_CLASSES` words, one per class.
     pub(crate) const SHUNTED: usize = 8;
@@ -69,18 +69,17 @@ pub(super) fn flow_key(flow: &ShuntedFlow) -> [u8; FLOW_KEY_BYTES] {
     key
 }
 
-/// The shunt map's entry of a flow: the time of its last packet, the time from which the next
-/// packet is taken, the silence that ends the shunt, and the class. The two times are on the
-/// monotonic clock. Times and silence are in ns.
+/// The shunt map's entry of a flow: the time of the last packet that was looked up, the time from
+/// which the next packet is taken, the silence that ends the shunt, and the class. Times are in ns,
+/// the first two on the monotonic clock.
 pub(super) type ShuntedState = [i64; 4];
 pub(super) const SHUNTED_STATE_BYTES: usize = size_of::<ShuntedState>();
 
-/// Shortest time between two packets of a shunted flow that the program takes although they neither
-/// begin nor end a connection, ns. The recorder sees from these packets that the flow goes on, and
-/// may change its decision.
+/// Time after which the program takes another packet of a shunted flow, ns, so that the recorder
+/// sees that the flow goes on.
 pub(super) const TAKEN_EVERY_NS: i32 = 100_000_000;
 
-/// Bytes of the time stamp in front of a packet, and of the NIC's stamp in front of this stamp.
+/// Bytes of the program's time stamp in front of a packet, and of the NIC's stamp.
 pub(super) const STAMP_BYTES: usize = 8;
 
 /// The function of the kernel that gives the NIC's stamp of a packet. Since Linux 6.3.
@@ -144,7 +143,6 @@ const LINE: u8 = 8;
 const STATE: u8 = 9;
 const FRAME: u8 = 10;
 
-/// A jump target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Label {
     Pass,
@@ -163,7 +161,6 @@ enum Label {
     Unseen,
 }
 
-/// Assembles the program.
 pub(super) fn assemble(inputs: ProgramInputs) -> Vec<EbpfInstruction> {
     let mut code = Assembler::default();
     code.move_register(CONTEXT, R1);
@@ -283,7 +280,7 @@ fn remove(code: &mut Assembler, map: i32, place: i16) {
 }
 
 /// Sets `R0` to the TCP flags; the TCP header begins at `offset` of the packet. If the protocol in
-/// `R3` is not TCP, `R0` keeps its value. A packet with a truncated TCP header is not shunted.
+/// `R3` is not TCP, `R0` keeps its value.
 fn tcp_flags(code: &mut Assembler, offset: i16) {
     code.jump_if(Compare::NotEqual, R3, 6, Label::Parsed);
     code.move_register(R2, SAVED);
@@ -293,7 +290,7 @@ fn tcp_flags(code: &mut Assembler, offset: i16) {
 }
 
 /// Drops packets of shunted flows: TCP, UDP and SCTP over unfragmented IPv4 without options, or
-/// over IPv6 without extension headers, directly in Ethernet. Other packets are never shunted.
+/// over IPv6 without extension headers, directly in Ethernet.
 fn shunt(code: &mut Assembler, inputs: ProgramInputs) {
     code.load(Width::Double, R1, LINE, place(word::SHUNTING));
     code.jump_if(Compare::Equal, R1, 0, Label::NotShunted);
@@ -518,8 +515,8 @@ impl Assembler {
         self.labels.push((label, self.code.len()));
     }
 
-    /// Fills in the jump distances. A missing label, or a label too far away, is a bug in this
-    /// module; the verifier then refuses a jump to an invalid position.
+    /// Fills in the jump distances. For a missing label, the jump leaves the program, which the
+    /// verifier refuses.
     fn finish(mut self) -> Vec<EbpfInstruction> {
         for (at, label) in self.jumps {
             let target = self.labels.iter().find(|(one, _)| *one == label);
@@ -551,8 +548,6 @@ mod tests {
         }
     }
 
-    /// Every jump leads forward to an instruction, and the last instruction ends the program. The
-    /// verifier also refuses jumps that leave the program.
     #[test]
     fn jumps_lead_forward_into_the_program() {
         for (packet_bytes_max, has_fragments) in

@@ -2,17 +2,16 @@
 //!
 //! # Time stamps
 //! The program puts the monotonic time in front of each packet. The queue converts this time to the
-//! system clock, by the difference of the two clocks at the fetch of the burst. If a driver has no
-//! room in front of a packet even once, the queue stamps all further packets of this interface at
-//! their fetch. The user then gets a notice.
+//! system clock, by the difference of the two clocks at the fetch of the burst. If the driver once
+//! has no room in front of a packet, the queue stamps all further packets of this interface at
+//! their fetch.
 //!
 //! If the queue takes the NIC's stamps, the NIC's stamp is in front of the monotonic time. The
 //! queue uses the NIC's stamp if it agrees with this time and is not older than the watermark.
 //!
 //! # Chunks
-//! A chunk is in the fill ring, with the driver, in the receive ring, or lent. There are as many
-//! chunks as a ring has entries, so neither ring overflows. Packets are lost when all chunks are in
-//! the receive ring or lent.
+//! A chunk is in the fill ring, with the driver, in the receive ring, or lent. Neither ring
+//! overflows, because each has as many entries as there are chunks.
 
 mod link;
 
@@ -42,32 +41,28 @@ use crate::{
     time_stamps::{NIC_AHEAD_NS_MAX, NIC_BEHIND_NS_MAX, disagreement},
 };
 
-/// Longest time from the stamp of a packet to its arrival in the receive ring. A driver handles a
-/// batch of 64 packets in microseconds; the limit allows for a virtual CPU that is descheduled.
+/// Longest expected time from the stamp of a packet to its arrival in the receive ring. Allows for
+/// a descheduled virtual CPU.
 pub(super) const DELIVERY_DELAY_NS_MAX: i64 = RECEIVE_PATH_NS;
 
-/// Longest wait of a queue that polls the driver, before `next` returns. While bound, a queue whose
-/// busy-poll time is at least as long never sleeps.
+/// Longest wait of a queue that polls the driver, before `next` returns.
 const BUSY_POLL_WAIT_NS: i64 = 8_000_000;
 
 /// Largest number of descriptors of a burst.
 const BURST: u32 = 512;
 
-/// The reason in a notice if packets have no stamp of the NIC although the queue takes such stamps.
 const NO_NIC_STAMP: &str = "packets have no stamp of the NIC";
 
 /// `XDP_PKT_CONTD`.
 const CONTINUED: u32 = 1;
 
-/// Room after the chunks for packets of several chunks: at least one packet of the largest size
-/// that the kernel makes (17 pages of 4 KiB).
+/// Bytes after the chunks, for copies of packets of several chunks.
 pub(super) const OWN_BYTES: usize = 1 << 20;
 
 /// A socket with its memory.
 #[derive(Debug)]
 pub(super) struct XdpReceiver {
-    // Closed before the chunks are freed. The kernel also keeps the pages until the socket is
-    // closed.
+    // Closed before the chunks are freed.
     pub(super) channel: Channel,
     /// Unbound sockets for the next interfaces of this name. They share the chunks, which belong to
     /// one socket at a time.
@@ -99,13 +94,12 @@ pub(super) struct XdpEngine {
     frames: Vec<FrameMeta>,
     /// Chunks of the burst that is being lent, and chunks that wait for room in the fill ring.
     lent_chunks: Vec<u64>,
-    /// The interface was removed: packets that have not arrived at the end of the drain are lost.
     is_removed: bool,
     /// The socket was bound, so it cannot be bound to another interface.
     is_bound: bool,
     is_stamped: bool,
     has_reported_unseen: bool,
-    /// When to check the MTU next, on the monotonic clock. Only the first queue queries the MTU.
+    /// When to check the MTU next, on the monotonic clock.
     mtu_due_ns: i64,
     /// Whether frames of the interface's MTU fitted at the last check.
     fits_mtu: bool,
@@ -113,9 +107,8 @@ pub(super) struct XdpEngine {
     lent: u64,
     /// Lent frames with a stamp of the NIC.
     nic_stamped: u64,
-    /// Sum of three losses. The kernel lost packets for sockets that were closed since. Packets did
-    /// not arrive before their interface was gone. Packets could not be lent (malformed
-    /// descriptors, or longer than [`OWN_BYTES`]).
+    /// Losses of closed sockets, packets that did not arrive before their interface was gone, and
+    /// packets that could not be lent (malformed, or longer than [`OWN_BYTES`]).
     lost_before: u64,
     /// The program's count of packets without a stamp when the socket was bound.
     unstamped_before: u64,
@@ -222,10 +215,9 @@ impl XdpEngine {
         (start >= STAMP_BYTES && end <= self.own_start()).then_some(start..end)
     }
 
-    /// The offset and length of a packet. The length is 0 if the packet's descriptors are
-    /// malformed, or if a packet of several chunks is longer than [`OWN_BYTES`]. If the packet has
-    /// several chunks, copies its bytes to `own_at` after the chunks, and advances `own_at`.
-    /// `None`: this burst has no room for the copy.
+    /// The offset and length of a packet; 0 bytes: the packet cannot be lent. Copies a packet of
+    /// several chunks to `own_at`, and advances `own_at`. `None`: this burst has no room for the
+    /// copy.
     fn place(&mut self, parts: Range<u32>, own_at: &mut usize) -> Option<(usize, usize)> {
         if parts.len() == 1 {
             let range = self.range(parts.start);
@@ -249,9 +241,8 @@ impl XdpEngine {
         Some((start, length))
     }
 
-    /// The stamp in front of a packet, converted to the system's clock, at most `now_ns`. `now_ns`
-    /// if the queue trusts no stamps. The second value is the stamp of the NIC in front of this
-    /// stamp, or 0 without such a stamp.
+    /// The program's stamp of a packet, by the system's clock and at most `now_ns`, and the NIC's
+    /// stamp, 0 without one. `now_ns` if the queue trusts no stamps.
     fn time_ns(&self, first: XdpDescriptor, offset_ns: i64, now_ns: i64) -> (i64, i64) {
         let front = usize::try_from(first.address)
             .ok()
@@ -302,8 +293,7 @@ impl XdpEngine {
         }
     }
 
-    /// Packets that the kernel lost on their way into the receive ring, and `lost_before`. The
-    /// kernel's `rx_dropped` includes packets without a free chunk.
+    /// Packets that the kernel lost on their way into the receive ring, and `lost_before`.
     fn lost(&self) -> io::Result<u64> {
         let statistics = self.receiver.channel.socket.statistics()?;
         let ring_full = statistics.rx_ring_full.unwrap_or(0);
@@ -312,7 +302,7 @@ impl XdpEngine {
     }
 
     /// Polls the driver until packets arrive, the busy-poll time has passed or `until_ns` is
-    /// reached. Returns whether packets have arrived. Does not poll without a busy-poll time.
+    /// reached. Returns whether packets have arrived.
     fn busy_poll(&self, now_ns: i64, until_ns: i64) -> bool {
         let Some(busy_ns) = self.receiver.busy_ns else {
             return false;
@@ -331,14 +321,12 @@ impl XdpEngine {
 }
 
 impl LiveEngine for XdpEngine {
-    /// Most checks take three system calls in each thread.
     const LOOK_NS: i64 = 5_000_000;
 
     fn return_burst(&mut self, _live: &mut LiveState) {
         self.take_back();
     }
 
-    /// Fetches the packets of the receive ring.
     fn fetch(&mut self, live: &mut LiveState) -> Result<bool, SourceError> {
         let available = self.receiver.channel.rx.available().min(BURST);
         if available == 0 {
@@ -446,8 +434,8 @@ impl LiveEngine for XdpEngine {
 
     fn cut_off(&mut self, _live: &mut LiveState) -> CutOff {
         self.attachment.set_open(self.queue_index, false);
-        // From now on, the program does not count packets of queues without a socket. Each queue
-        // ends this count, because the first queue, which reports these packets, may have failed.
+        // Ends the count of packets of queues without a socket. Each queue does this, because the
+        // first queue may have failed.
         (self.queues..QUEUES_MAX).for_each(|other| self.attachment.set_open(other, false));
         if matches!(self.bind_state, BindState::Absent(_)) {
             return CutOff::Ended;
@@ -548,8 +536,7 @@ fn agrees(nic_ns: i64, time_ns: i64) -> bool {
     (-NIC_BEHIND_NS_MAX..=NIC_AHEAD_NS_MAX).contains(&ahead_ns)
 }
 
-/// Packets that the program took and that were lost with an interface: packets that have not
-/// arrived at the end of the drain.
+/// Packets that the program took and that did not arrive before the interface was gone.
 fn lost_with_interface(received: u64, seen: u64, is_gone: bool) -> u64 {
     if is_gone {
         received.saturating_sub(seen)

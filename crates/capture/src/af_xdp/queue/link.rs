@@ -1,15 +1,13 @@
 //! Reactions of a queue to its interface: it goes down, comes up, is removed, and exists again.
 //!
-//! Each queue finds the removal of its interface by an error of its socket, or because another
-//! queue has detached the program. The queue then fetches the packets that the program had taken,
-//! and looks for the next interface. The first queue that finds an interface of the name that is up
-//! attaches the program. The other queues use the same interface by its index, whatever its name by
-//! then. Each queue binds a spare socket to its receive queue. A queue reports that the interface
-//! is up when every queue has bound its socket, has failed, or lacks its receive queue. The
-//! recorder uses the report of the first queue.
+//! A queue finds the removal of its interface by an error of its socket, or because another queue
+//! has detached the program. It fetches the remaining packets, then looks for the next interface.
+//! The queue that first finds an interface of the name that is up attaches the program. Each queue
+//! binds a spare socket to its receive queue, and reports that the interface is up when every queue
+//! has bound its socket, has failed, or lacks its receive queue.
 //!
-//! An interface that comes back is left to the host if the host uses the interface, unless the user
-//! allows to take it away. The queues check this for [`HOST_USE_WATCH_NS`], because an interface
+//! If the host uses an interface that comes back, the interface is left to the host, unless the
+//! user allows to take it. The queues check this for [`HOST_USE_WATCH_NS`], because an interface
 //! usually comes up before it gets addresses.
 
 use std::io;
@@ -30,8 +28,7 @@ use crate::{
     sys::take_error,
 };
 
-/// Time between two attempts to take an interface that came back, for example while the host uses
-/// the interface.
+/// Time between two attempts to take an interface that came back.
 const REFUSED_LOOK_NS: i64 = SECOND_NS / 4;
 
 /// Time between two checks of the MTU.
@@ -39,8 +36,7 @@ const MTU_LOOK_NS: i64 = SECOND_NS / 4;
 
 /// How long the queues check whether the host begins to use an interface that came back.
 const HOST_USE_WATCH_NS: i64 = 60 * SECOND_NS;
-/// Time between two checks whether the host uses the interface. A check opens a netlink socket and
-/// reads up to four lists.
+/// Time between two checks whether the host uses the interface.
 const HOST_USE_LOOK_NS: i64 = SECOND_NS / 4;
 
 /// The relation of a queue to its interface.
@@ -51,8 +47,8 @@ pub(super) enum BindState {
     /// The interface was removed or left to the host; packets that the program took may still
     /// arrive.
     Leaving(QueueDrain),
-    /// The socket is bound to no interface: no interface can be captured now, the bind has not
-    /// succeeded yet, or the interface lacks the receive queue.
+    /// No interface can be captured now, the bind has not succeeded yet, or the interface lacks the
+    /// receive queue.
     Absent(InterfaceAbsence),
 }
 
@@ -60,7 +56,7 @@ pub(super) enum BindState {
 /// clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct InterfaceAbsence {
-    /// Since when another socket has the receive queue.
+    /// When a bind first failed with `EBUSY`.
     busy_since_ns: Option<i64>,
     /// Number of the attachment to an interface that has no receive queue with this queue's index.
     without: Option<u64>,
@@ -84,9 +80,6 @@ impl XdpEngine {
             BindState::Bound => self.look_while_bound(live, now_ns),
             BindState::Leaving(drain) => {
                 self.detect_removal();
-                // The kernel stops the interface before it reports the removal. So once no CPU can
-                // be in the program any more, a packet that the program took arrives only if the
-                // ring contains it already.
                 live.look_due_ns = now_ns;
                 if live.is_drained(drain, now_ns, |is_over| self.balance(is_over)) {
                     self.renew()?;
@@ -127,9 +120,8 @@ impl XdpEngine {
         self.attachment.state().is_settled(self.queues)
     }
 
-    /// Reports an MTU that allows frames which do not fit one chunk, once each time that the MTU
-    /// rises above the limit. `reason`: why the kernel uses one chunk, or the remedy. Only the
-    /// first queue reports, and only in a mode with one chunk per packet.
+    /// Reports an MTU that allows frames longer than one chunk, once each time that the MTU rises
+    /// above the limit. `reason`: why the kernel uses one chunk, or the remedy.
     pub(super) fn report_mtu(&mut self, live: &mut LiveState, reason: &str) {
         let Some(bytes_max) = self.attachment.receive_mode.packet_bytes_max else {
             return;
@@ -148,8 +140,7 @@ impl XdpEngine {
         self.fits_mtu = fits;
     }
 
-    /// Reports packets of receive queues without a socket, once after each bind. Only the first
-    /// queue reports.
+    /// Reports packets of receive queues without a socket, at most once after each bind.
     fn report_unseen(&mut self, live: &mut LiveState) {
         if self.queue_index == 0
             && !self.has_reported_unseen
@@ -214,8 +205,7 @@ impl XdpEngine {
     /// socket of a removed interface, and fails if the interface was left to the host.
     fn renew(&mut self) -> Result<(), SourceError> {
         let Some(spare) = self.receiver.spares.pop() else {
-            // The socket of a removed interface holds no receive queue. Recording fails only when
-            // there is an interface to bind to (`bind`).
+            // Fails later, when there is an interface to bind to (`bind`).
             return if self.is_removed {
                 Ok(())
             } else {
@@ -272,8 +262,7 @@ impl XdpEngine {
 
     /// Attaches the program to the interface of this name, if the interface is up and no other
     /// queue has attached the program. Returns the interface to which the program is attached;
-    /// `None`: no interface of this name is up, or the interface cannot or must not be captured
-    /// now.
+    /// `None`: no interface can be captured now.
     fn take(
         &mut self,
         live: &mut LiveState,
@@ -390,8 +379,8 @@ impl XdpEngine {
         now_ns: i64,
     ) -> Result<(), SourceError> {
         match error.raw_os_error() {
-            // The interface is gone before this queue has bound its socket. This queue detaches the
-            // program, because the queue that attached the program may have failed.
+            // The queue that attached the program may have failed, so this queue detaches the
+            // program.
             Some(libc::ENODEV) => self.attachment.detach(attached.generation),
             Some(libc::ENETDOWN) => {}
             Some(libc::EBUSY)
