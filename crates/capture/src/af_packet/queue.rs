@@ -34,7 +34,7 @@ const BLOCKS_WAIT_NS: i64 = 8_000_000;
 
 /// Longest nap if blocks are full before their retire time and the watermark is needed. On a
 /// virtual machine a wake-up took 20 to 40 µs of processor time, and 80 µs with the following
-/// system calls and cold caches: as much as a thousand packets of 64 bytes.
+/// system calls and cold caches. That is as much as a thousand packets of 64 bytes.
 const FULL_BLOCKS_WAIT_NS: i64 = 16_000_000;
 
 /// Longest nap for full blocks if the caller allows a wait of this length.

@@ -69,9 +69,9 @@ pub(super) fn flow_key(flow: &ShuntedFlow) -> [u8; FLOW_KEY_BYTES] {
     key
 }
 
-/// The shunt map's entry of a flow: the time of the last packet that was looked up, the time from
-/// which the next packet is taken, the silence that ends the shunt, and the class. Times are in ns,
-/// the first two on the monotonic clock.
+/// The shunt map's entry of a flow: when the last packet was looked up, from when the next packet
+/// is taken, the silence that ends the shunt, and the class. Times are in ns, the first two on the
+/// monotonic clock.
 pub(super) type ShuntedState = [i64; 4];
 pub(super) const SHUNTED_STATE_BYTES: usize = size_of::<ShuntedState>();
 

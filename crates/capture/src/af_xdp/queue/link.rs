@@ -3,8 +3,8 @@
 //! A queue finds the removal of its interface by an error of its socket, or because another queue
 //! has detached the program. It fetches the remaining packets, then looks for the next interface.
 //! The queue that first finds an interface of the name that is up attaches the program. Each queue
-//! binds a spare socket to its receive queue, and reports that the interface is up when every queue
-//! has bound its socket, has failed, or lacks its receive queue.
+//! binds a spare socket to its receive queue. A queue reports that the interface is up when every
+//! queue has bound its socket, has failed, or lacks its receive queue.
 //!
 //! If the host uses an interface that comes back, the interface is left to the host, unless the
 //! user allows to take it. The queues check this for [`HOST_USE_WATCH_NS`], because an interface
