@@ -1,5 +1,4 @@
-//! The clocks of the system. The data path reads the time through this module. Other code may read
-//! a clock directly, for example to bound a wait or to measure a duration.
+//! The clocks of the system.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -13,14 +12,12 @@ pub const SECOND_NS: i64 = 1_000_000_000;
 pub const CLOCK_STEP_NS: i64 = 100_000_000;
 
 /// A real-time reading and a monotonic reading belong together if the monotonic readings around the
-/// real-time reading are at most this far apart, ns. The three readings usually take less than a
-/// microsecond, and with an interrupt in between a few microseconds. A thread that loses its
-/// processor may need longer than the limit. The limit is one hundredth of a step.
+/// real-time reading are at most this far apart, ns. Usually that is less than a microsecond; a
+/// thread that loses its processor in between may need longer.
 pub(crate) const READ_GAP_NS_MAX: i64 = CLOCK_STEP_NS / 100;
 
-/// Largest number of attempts to read both clocks within [`READ_GAP_NS_MAX`]. A thread rarely loses
-/// its processor twice in a row exactly where it reads the clocks. The limit bounds the time that a
-/// thread spends here, whatever the clocks do.
+/// Largest number of attempts to read both clocks within [`READ_GAP_NS_MAX`]. The limit bounds the
+/// time that a thread spends here.
 const READINGS_MAX: usize = 8;
 
 /// Two clocks that were read together.
@@ -29,31 +26,28 @@ pub struct Now {
     /// The real-time clock, ns since the UNIX epoch. It may step. The kernel's software time stamps
     /// come from this clock.
     pub wall_ns: i64,
-    /// A clock that only goes forward, ns since an arbitrary start. [`SystemClock`] reads
-    /// `CLOCK_MONOTONIC`.
+    /// A clock that only goes forward, ns since an arbitrary start.
     pub mono_ns: i64,
     /// The real-time clock was read at most this long before `mono_ns`, ns.
     pub read_gap_ns: i64,
 }
 
 impl Now {
-    /// Whether the readings are close enough to be treated as simultaneous. Otherwise their
-    /// difference says nothing about either clock.
+    /// Whether the readings are close enough to be treated as simultaneous.
     #[must_use]
     pub fn is_one_moment(self) -> bool {
         self.read_gap_ns <= READ_GAP_NS_MAX
     }
 
-    /// Upper bound on how far the real-time clock is ahead of the monotonic clock. A monotonic time
-    /// stamp that is converted with this offset is never too early.
+    /// Upper bound on how far the real-time clock is ahead of the monotonic clock.
     pub(crate) fn offset_max_ns(self) -> i64 {
         self.wall_ns - (self.mono_ns - self.read_gap_ns)
     }
 }
 
-/// A source of time that tests can replace. The capture engines read the system's clocks directly.
+/// A source of time that tests can replace.
 pub trait Clock: Send + Sync + Debug {
-    /// Reads both clocks. Any thread may call this function.
+    /// Reads both clocks.
     fn now(&self) -> Now;
 
     /// Like [`Self::now`], for a thread that has read the monotonic clock at `before_ns`. If this
@@ -63,14 +57,13 @@ pub trait Clock: Send + Sync + Debug {
         self.now()
     }
 
-    /// Reads the clock that only goes forward. Any thread may call this function.
+    /// Reads the clock that only goes forward.
     fn mono_ns(&self) -> i64 {
         self.now().mono_ns
     }
 }
 
-/// The system's clocks. The monotonic clock is `CLOCK_MONOTONIC`, so other processes can compare
-/// times with ours.
+/// The system's clocks: `CLOCK_REALTIME` and `CLOCK_MONOTONIC`.
 #[derive(Debug, Default)]
 pub struct SystemClock;
 
@@ -100,13 +93,13 @@ pub fn realtime_ns() -> i64 {
     read_ns(ClockId::Realtime)
 }
 
-/// Reads the monotonic clock alone, ns since an arbitrary start. For pacing and deadlines.
+/// Reads the monotonic clock alone, ns since an arbitrary start.
 #[must_use]
 pub fn monotonic_ns() -> i64 {
     read_ns(ClockId::Monotonic)
 }
 
-/// Reads a clock as one number of nanoseconds. Saturates in the year 2262.
+/// Reads a clock as one number of nanoseconds. Saturates at 292 years.
 fn read_ns(clock: ClockId) -> i64 {
     let time = clock_gettime(clock);
     time.tv_sec
@@ -114,10 +107,9 @@ fn read_ns(clock: ClockId) -> i64 {
         .saturating_add(time.tv_nsec)
 }
 
-/// Reads the real-time clock between two readings of the monotonic clock, of which the caller made
-/// the first at `before_ns`. Repeats the attempt if the two are more than [`READ_GAP_NS_MAX`]
-/// apart: a thread that does not run in between would see a step of the real-time clock that nobody
-/// made. After [`READINGS_MAX`] attempts, returns the closest, with its gap.
+/// Reads the real-time clock between two readings of the monotonic clock, the first at `before_ns`.
+/// Repeats this if the two are more than [`READ_GAP_NS_MAX`] apart: the thread may have lost its
+/// processor in between. After [`READINGS_MAX`] attempts, returns the closest, with its gap.
 fn read_together(mut before_ns: i64, wall_ns: impl Fn() -> i64, mono_ns: impl Fn() -> i64) -> Now {
     let mut read = || {
         let (wall_ns, mono_ns) = (wall_ns(), mono_ns());
@@ -148,7 +140,6 @@ pub fn sleep_until(deadline_ns: i64) {
         tv_sec: deadline_ns.div_euclid(SECOND_NS),
         tv_nsec: deadline_ns.rem_euclid(SECOND_NS),
     };
-    // An interrupted sleep is only a short sleep, which the callers allow for.
     let _ = rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &deadline);
 }
 

@@ -40,8 +40,8 @@ impl CpuList {
     }
 
     /// The CPUs near the device of an interface. Empty if these CPUs are unknown, or include all
-    /// CPUs that are online. Also empty if the interface under `sys` has another index than
-    /// `index`, for example because it belongs to another network namespace.
+    /// CPUs that are online. Also empty if the interface under `sys` has another index: sysfs may
+    /// show another network namespace.
     pub fn near(sys: &Path, interface: &str, index: i32) -> Self {
         let directory = sys.join("class/net").join(interface);
         let found = fs::read_to_string(directory.join("ifindex")).unwrap_or_default();
@@ -89,9 +89,6 @@ impl FromStr for CpuList {
 
 /// Assigns CPUs to the capture threads of all interfaces of a recording, in turns. Clones share the
 /// turns.
-///
-/// An engine asks for a CPU when it opens a queue, because the number of queues is not known
-/// earlier.
 #[derive(Debug, Clone, Default)]
 pub struct CpuTurns {
     asked: CpuList,

@@ -1,8 +1,7 @@
 //! Capture files as a source: pcap and pcapng, compressed or not, also from a pipe or stdin.
 //!
-//! A file is one queue in file order, which lends the reader's own buffer. Its watermark promises
-//! nothing before the end, because the times in a capture file may go backwards. The recorder
-//! merges several files by time.
+//! A file is one queue in file order. Its watermark promises nothing before the end, because the
+//! times in a capture file may go backwards.
 
 use std::{
     fs::File,
@@ -52,9 +51,8 @@ impl FileSource {
         }
     }
 
-    /// A source that will read standard input: a file, a pipe or a socket. The source duplicates
-    /// the descriptor. Opening `/dev/stdin` would fail for a socket, for another user's terminal,
-    /// and without `/dev`.
+    /// A source that will read standard input: a file, a pipe or a socket. Duplicates the
+    /// descriptor, because opening `/dev/stdin` fails for a socket.
     #[must_use]
     pub fn stdin() -> Self {
         Self::named(PathBuf::from("stdin"), "-".to_owned(), true)
@@ -73,8 +71,8 @@ impl FileSource {
         Self { texts, ..self }
     }
 
-    /// Ends the reading when another thread sets `stop`. The reader then sees the end of the file
-    /// at its next read. A read of a silent pipe ends within 100 ms.
+    /// Ends the reading when another thread sets `stop`: the next read then returns the end of the
+    /// file. A read of a silent pipe ends within about 100 ms.
     #[must_use]
     pub fn stopped_by(self, stop: Arc<AtomicBool>) -> Self {
         Self { stop, ..self }
@@ -103,7 +101,6 @@ impl Source for FileSource {
     }
 }
 
-/// An open file or pipe.
 #[derive(Debug)]
 struct FileStream {
     file: File,
@@ -115,7 +112,7 @@ struct FileStream {
 const PIPE_WAIT_NS: i64 = 100_000_000;
 
 impl Read for FileStream {
-    /// Reads from the file or pipe. After a stop, returns 0, as at the end of the file.
+    /// After a stop, returns 0, as at the end of the file.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             // Relaxed: the flag carries no data.

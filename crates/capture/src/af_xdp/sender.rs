@@ -1,23 +1,18 @@
 //! An XDP socket that sends: the faster way out of a virtual Ethernet pair, for
 //! [`send`](crate::send).
 //!
-//! A system call takes up to 32 frames. A packet socket reads two structures from user memory for
-//! each frame, searches for headers, and calls the security module. The XDP socket copies the frame
-//! and calls the driver. In a C loop on one core, an XDP socket sends 1.30 million frames of 64
-//! bytes per second, and a packet socket 0.89 million.
+//! One system call sends up to 32 frames. In a C loop on one core, an XDP socket sends 1.30 million
+//! frames of 64 bytes per second, and a packet socket 0.89 million.
 //!
 //! # What the kernel does with a frame
-//! Within the system call the kernel makes a packet of each descriptor, in order. It returns the
-//! chunk when the packet is freed. A veth driver passes the packet on unchanged. So the chunk
-//! returns when the receiver has processed the packet: within the call, or later if another CPU
-//! receives (`rps_cpus`). At the first packet that the driver refuses, the kernel stops with
-//! `EBUSY`. It frees the refused packet at once, before packets that still wait.
+//! The kernel makes a packet of each descriptor, in order, and returns the chunk when the packet is
+//! freed: within the call, or later, for example if another CPU receives (`rps_cpus`). At the first
+//! packet that the driver refuses, the kernel frees this packet and stops with `EBUSY`.
 //!
 //! So neither the number nor the order of returned chunks identifies the refused packet. After a
 //! call that failed or did not take all frames, the sender therefore waits until no packet of its
-//! socket is left (`SO_MEMINFO`). Then the returned chunks belong to the packets that the kernel
-//! made, and with `EBUSY` the last of these packets was refused. All earlier packets have been
-//! received, so the sender can send the refused packet in another way without changing the order.
+//! socket is left (`SO_MEMINFO`). Then, with `EBUSY`, the last of the returned packets in send
+//! order was refused.
 //!
 //! # What it does not do
 //! The caller checks the interface with `can_send_on`, which accepts only veth interfaces. It
@@ -28,8 +23,7 @@
 //!   about packets that the driver has freed,
 //! - interfaces with several transmit queues, because the socket sends through one of them.
 //!
-//! The sender takes no frames above the MTU that the interface had at the start. The kernel checks
-//! the MTU for frames of packet sockets, but not for frames of XDP sockets.
+//! The caller gives the longest frame: the kernel does not check the MTU for frames of XDP sockets.
 
 use std::io;
 
@@ -46,8 +40,7 @@ use crate::{
 /// Largest number of frames that the kernel sends in one call: `TX_BATCH_SIZE` of `net/xdp/xsk.c`.
 const BATCH: usize = 32;
 
-/// Bytes of a chunk, and so of the longest frame. This is the smallest size that the kernel accepts
-/// (`XDP_UMEM_MIN_CHUNK_SIZE`).
+/// Bytes of a chunk: the smallest size that the kernel accepts (`XDP_UMEM_MIN_CHUNK_SIZE`).
 const CHUNK_BYTES: usize = 2048;
 
 /// Smallest frame: a complete Ethernet header.
@@ -62,23 +55,22 @@ const SEND_QUEUE_LOOK_NS: i64 = SECOND_NS / 500;
 /// The first Linux version whose veth driver reports packets that it drops (commit 151e887d8ff9).
 const TELLS_OF_DROPS: (u32, u32) = (6, 6);
 
-/// An XDP socket that sends, as the module describes.
+/// An XDP socket that sends.
 #[derive(Debug)]
 pub(crate) struct XdpSender {
-    // Closed before the chunks are freed. The kernel also keeps the pages until the socket is
-    // closed.
+    // Closed before the chunks are freed.
     socket: XdpSocket,
     tx: ProducerRing,
     completion: ConsumerRing,
     umem: Umem,
-    /// Frames that were staged and whose chunks have not returned: `<= BATCH`.
+    /// Staged frames whose chunks have not returned: `<= BATCH`.
     under_way: usize,
     /// Bytes of the longest frame, in range `0..=CHUNK_BYTES`.
     frame_bytes_max: usize,
 }
 
-/// Whether the sender learns the fate of each frame on this interface, and the interface has a
-/// single transmit queue.
+/// Whether the interface is a veth of Linux 6.6 or later, with one transmit queue and without a
+/// queueing discipline.
 pub(crate) fn can_send_on(query: &InterfaceQuery, interface: &str, index: i32) -> bool {
     let has_one_queue = || query.ethtool_transmit_queues(interface).ok() == Some(1);
     let has_no_queueing = || {
@@ -110,7 +102,7 @@ impl XdpSender {
     /// tries again for [`SEND_QUEUE_WAIT_NS`].
     ///
     /// # Errors
-    /// The error of a system call; `EBUSY` if another XDP socket still has the queue.
+    /// A system call's error, such as `EBUSY` if another XDP socket has the queue.
     ///
     /// # Minimum kernel version
     /// 5.4, which added the flags of the rings.
@@ -150,10 +142,9 @@ impl XdpSender {
         })
     }
 
-    /// Stages the first frames of `frames` for sending, at most [`BATCH`]; their bytes are in
-    /// `memory`. Returns their number: 0 if the first frame is too long or too short. Panics if a
-    /// frame is outside `memory`, or unless the chunks of all earlier frames have returned
-    /// (`wait_for_chunks`).
+    /// Stages the first frames for sending, at most [`BATCH`], up to a frame that is too long or
+    /// too short. Returns their number. Panics if a staged frame is outside `memory`, or unless the
+    /// chunks of all earlier frames have returned (`wait_for_chunks`).
     pub(crate) fn stage(&mut self, memory: &[u8], frames: &[FrameMeta]) -> usize {
         assert_eq!(self.under_way, 0, "frames under way");
         let fits = |frame: &&FrameMeta| {
@@ -176,14 +167,12 @@ impl XdpSender {
     }
 
     /// Sends all or some of the staged frames. Returns how many frames the kernel took, in order,
-    /// and its result. With `EBUSY` the last of these frames was refused, otherwise all were sent.
-    /// If the kernel took only some frames, these have been received, and the rest wait for the
-    /// next call.
+    /// and its result. With `EBUSY` the last of these frames was refused.
     ///
     /// # Errors
     /// Errors of the system calls. `ETIMEDOUT` if the kernel refused a frame or took only some
-    /// frames, and the receiver keeps packets for `timeout_ns`: a refused frame is then unknown.
-    /// Then, and if `SO_MEMINFO` cannot be read, the returned number is a lower bound.
+    /// frames, and packets are not freed for `timeout_ns`. Then, and if `SO_MEMINFO` cannot be
+    /// read, the returned number is a lower bound.
     pub(crate) fn send(&mut self, timeout_ns: i64) -> (usize, io::Result<()>) {
         let said = self.socket.send();
         if said.is_ok() && self.tx.is_empty() {
@@ -203,8 +192,7 @@ impl XdpSender {
         }
     }
 
-    /// Waits until the receiver has processed all sent packets; `false` if the receiver keeps
-    /// packets for `timeout_ns`.
+    /// Waits until all chunks have returned; `false`: not within `timeout_ns`.
     pub(crate) fn wait_for_chunks(&mut self, timeout_ns: i64) -> bool {
         wait(timeout_ns, || {
             self.take_back();
@@ -215,8 +203,7 @@ impl XdpSender {
 
     /// Takes back chunks that the kernel has finished with, and returns their number.
     fn take_back(&mut self) -> usize {
-        // The entries need not be read: the sender waits for all chunks of a batch, so their number
-        // is enough.
+        // The entries need not be read: only their number matters.
         let returned = self.completion.available();
         self.completion.release(returned);
         let count = (returned as usize).min(self.under_way);
@@ -225,10 +212,9 @@ impl XdpSender {
     }
 }
 
-/// Yields the CPU until `is_over` holds, for at most `timeout_ns`: the receiver's softirq may need
-/// this CPU. Returns whether `is_over` holds.
+/// Yields the CPU until `is_over` holds or `timeout_ns` has passed: the receiver's softirq may need
+/// this CPU.
 fn wait(timeout_ns: i64, mut is_over: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
-    // Without a wait, no clock is read.
     if is_over()? {
         return Ok(true);
     }

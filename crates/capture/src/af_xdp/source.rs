@@ -31,8 +31,8 @@ use crate::{
 /// Memory of a queue unless the user chooses another size.
 const BUFFER_BYTES: usize = 64 << 20;
 
-/// Chunk sizes: the smaller chunks hold ordinary frames and waste less memory. The kernel allows
-/// these two sizes with pages of 4 KiB.
+/// Chunk sizes that the kernel allows with pages of 4 KiB, bytes. Frames of MTU 1500 fit the
+/// smaller chunks.
 const SMALL_CHUNK: u16 = 2048;
 const LARGE_CHUNK: u16 = 4096;
 
@@ -46,11 +46,10 @@ const JOINS_BUFFERS: (u32, u32) = (6, 6);
 /// Time between two attempts to bind a socket whose receive queue another socket still has.
 const RECEIVE_QUEUE_LOOK_NS: i64 = 10_000_000;
 
-/// Spare sockets for each queue. With at most 16 queues, the interface can be removed and come back
-/// this often.
+/// Largest number of spare sockets for each queue. An interface that comes back needs a new socket.
 const SPARES: usize = 4;
-/// Largest number of spare sockets of all queues together. Each queue gets at least one spare
-/// socket even if that exceeds the limit.
+/// Largest number of spare sockets of all queues together. Each queue may have one spare socket
+/// even if that exceeds the limit.
 const SPARES_MAX: usize = 64;
 
 /// A live interface through AF_XDP that implements [`Source`].
@@ -64,7 +63,6 @@ pub struct XdpSource {
     config: XdpConfig,
 }
 
-/// The program, the interface to which it is attached, and a socket for each receive queue.
 type TakenInterface = (Attachment, AttachedInterface, Vec<XdpReceiver>);
 
 impl XdpSource {
@@ -74,10 +72,9 @@ impl XdpSource {
         Self { config }
     }
 
-    /// Attaches the program and opens the sockets in the first mode that the driver and the kernel
-    /// support. If the driver or the kernel refuses the program that gets the NIC's stamps, takes
-    /// the interface without these stamps, unless the user requires them. The second value is the
-    /// notice of such a refusal.
+    /// Attaches the program and opens the sockets in the first supported mode. If that fails with
+    /// the NIC's stamps, takes the interface without these stamps, unless the user requires them.
+    /// The second value is then a notice.
     fn take_best(
         &self,
         xdp_interface: &XdpInterface,
@@ -151,7 +148,6 @@ impl XdpSource {
         Ok((attachment, attached, receivers))
     }
 
-    /// Notices to the user about the capture.
     fn notices(&self, attachment: &Attachment, receivers: &[XdpReceiver]) -> Vec<String> {
         let name = &self.config.interface;
         let queues = counted(receivers.len() as u64, "receive queue");
@@ -180,8 +176,7 @@ impl Source for XdpSource {
         &self.config.interface
     }
 
-    /// Opens a queue for each receive queue of the interface, whatever number the caller prefers:
-    /// packets of a receive queue without a socket would be missed.
+    /// Ignores the preferred number: packets of a receive queue without a socket would be missed.
     fn probe(self: Box<Self>, _queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let xdp_interface = XdpInterface::new(self.config.clone())?;
         let found = xdp_interface.look_up()?;
@@ -292,8 +287,7 @@ impl Probed for ProbedQueues {
     }
 }
 
-/// Opens a socket bound to a queue, zero-copy if the driver supports it; `None`: the interface has
-/// no such queue.
+/// Opens a socket bound to a queue; `None`: the interface has no such queue.
 fn open_queue(
     xdp_interface: &XdpInterface,
     index: i32,
@@ -321,8 +315,7 @@ fn open_queue(
                 // a socket whose bind failed.
                 channel = xdp_interface.open_socket(&umem, chunks, chunk_bytes)?;
             }
-            // EINVAL means that the queue does not exist. For queue 0 it means that AF_XDP does not
-            // work in this mode.
+            // The interface has no such queue. For queue 0, `EINVAL` has another cause.
             Some(libc::EINVAL) if queue > 0 => return Ok(None),
             _ => return Err(xdp_interface.not_bound(queue, error)),
         }
@@ -338,8 +331,8 @@ fn open_queue(
     }))
 }
 
-/// Opens up to [`SPARES`] spare sockets for each queue. Returns a sentence for the user if the
-/// kernel allows fewer, for example because of a limit of locked memory or of descriptors.
+/// Opens up to [`SPARES`] spare sockets for each queue. Returns a sentence for the user if that
+/// fails, for example because of a limit of locked memory.
 fn open_spares(xdp_interface: &XdpInterface, receivers: &mut [XdpReceiver]) -> Option<String> {
     let wanted = (SPARES_MAX / receivers.len().max(1)).clamp(1, SPARES);
     for times in 0..wanted {
@@ -357,8 +350,7 @@ fn open_spares(xdp_interface: &XdpInterface, receivers: &mut [XdpReceiver]) -> O
 /// instead of `wanted` times.
 fn few_spares(name: &str, times: usize, wanted: usize, error: &SourceError) -> String {
     let why = match error {
-        // The chunks count once more for each socket; the first socket was allowed to lock this
-        // memory.
+        // Each socket counts the chunks once more against the limit.
         SourceError::Unsupported(_) => "no more memory may be locked (ulimit -l)".to_owned(),
         error => error.to_string(),
     };

@@ -1,8 +1,7 @@
 //! An interface by its name: whether it may be taken from the host, and sockets for its queues.
 //!
-//! A removed interface loses its index; another interface of the same name is a new interface. A
-//! socket can be bound only once (`xsk_bind` of `net/xdp/xsk.c`). So each queue keeps spares, which
-//! were made while the process had the privilege. Binding a spare needs no privilege.
+//! A socket can be bound only once (`xsk_bind` of `net/xdp/xsk.c`). So each queue keeps spares for
+//! an interface that comes back, made while the process had the privilege.
 
 use std::io;
 
@@ -38,7 +37,6 @@ impl XdpInterface {
         &self.config.interface
     }
 
-    /// Converts the error of a call into a message for the user.
     pub(super) fn error(&self, call: &'static str, error: io::Error) -> SourceError {
         let (interface, program) = (self.name(), self.config.program.display());
         match error.raw_os_error() {
@@ -61,7 +59,6 @@ impl XdpInterface {
         SourceError::Unsupported(message)
     }
 
-    /// Why a socket was not bound to a receive queue.
     pub(super) fn not_bound(&self, queue: u32, error: io::Error) -> SourceError {
         match error.raw_os_error() {
             Some(libc::EBUSY) => self.unsupported(&format!(
@@ -72,8 +69,7 @@ impl XdpInterface {
         }
     }
 
-    /// Looks up the interface of this name. Fails if no interface has the name, or if the interface
-    /// is no Ethernet interface.
+    /// Looks up the interface of this name. Fails unless it is an Ethernet interface.
     pub(super) fn look_up(&self) -> Result<InterfaceSnapshot, SourceError> {
         let found = self.interface.look_up()?;
         if found.hardware_type != libc::ARPHRD_ETHER {

@@ -26,8 +26,7 @@ const HAS_FRAGMENTS: u32 = 1 << 5;
 const DEVICE_BOUND: u32 = 1 << 6;
 
 /// Further attempts to load a program after `EAGAIN`: a signal to the thread ends the verifier
-/// (commit c3494801cd17). libbpf makes five attempts in all. The limit exists because continuous
-/// signals must not block the start.
+/// (commit c3494801cd17). Limited, because continuous signals must not block the start.
 const AGAIN_MAX: usize = 9;
 
 /// Bytes for the verifier's message about a program that it refuses.
@@ -134,17 +133,15 @@ impl Map {
         })
     }
 
-    /// Sets the value of a key.
     pub(crate) fn insert(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.change(key, Some(value))
     }
 
-    /// Removes a key.
     pub(crate) fn remove(&self, key: &[u8]) -> io::Result<()> {
         self.change(key, None)
     }
 
-    /// Sets the value of a key, or removes the key.
+    /// Sets the value of a key; `None`: removes the key.
     fn change(&self, key: &[u8], value: Option<&[u8]>) -> io::Result<()> {
         assert_eq!(key.len(), self.key_bytes);
         assert!(value.is_none_or(|value| value.len() == self.value_bytes));
@@ -163,8 +160,7 @@ impl Map {
     }
 }
 
-/// A loaded program. The kernel keeps the program as long as a descriptor or link refers to the
-/// program.
+/// A loaded program. The kernel keeps the program while a descriptor or link refers to it.
 #[derive(Debug)]
 pub(crate) struct XdpProgram(OwnedFd);
 
@@ -172,7 +168,7 @@ pub(crate) struct XdpProgram(OwnedFd);
 /// the only interface to which the program can be attached; `None`: any interface.
 ///
 /// # Errors
-/// The kernel's error, with the last line of the verifier's message if there is a message.
+/// The kernel's error, if possible with the last line of the verifier's message.
 pub(crate) fn load_program(
     instructions: &[EbpfInstruction],
     with_fragments: bool,
@@ -209,9 +205,8 @@ pub(crate) fn load_program(
     program.map(XdpProgram)
 }
 
-/// Loads without the verifier's log. Only after a failure other than `EAGAIN`, loads once more with
-/// a log. Filling the log costs time, and the kernel refuses a good program whose log does not fit
-/// (`ENOSPC`).
+/// Loads without the verifier's log, and after a failure other than `EAGAIN` again with a log. With
+/// a log, the kernel refuses a good program whose log does not fit (`ENOSPC`).
 fn explained<T>(mut load: impl FnMut(Option<&mut [u8]>) -> io::Result<T>) -> io::Result<T> {
     let error = match try_again(|| load(None)) {
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => error,
@@ -224,17 +219,14 @@ fn explained<T>(mut load: impl FnMut(Option<&mut [u8]>) -> io::Result<T>) -> io:
         load(Some(&mut log))
     });
     let again = match outcome {
-        // The attempt with a log has succeeded.
         Ok(program) => return Ok(program),
         Err(again) => again,
     };
     if again.raw_os_error() != error.raw_os_error() {
-        // The attempt with a log failed for another reason, for example because the log did not
-        // fit. Its log does not explain the first error.
+        // The log does not explain the first error: this attempt failed for another reason.
         return Err(error);
     }
     let words = until_nul(&log);
-    // The verifier's message says more than EINVAL or EACCES.
     Err(match words.lines().rev().find(|line| !line.is_empty()) {
         Some(line) => io::Error::new(error.kind(), format!("{error}: {line}")),
         None => error,
@@ -252,25 +244,21 @@ fn try_again<T>(mut load: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     load()
 }
 
-/// An attached program. Dropping this value detaches it (exceptions: see `drop`), and so does the
-/// kernel when the last copy of the descriptor is closed.
+/// An attached program. The kernel detaches the program when the last copy of the descriptor is
+/// closed.
 #[derive(Debug)]
 pub(crate) struct XdpLink(OwnedFd);
 
 impl Drop for XdpLink {
-    /// Detaches the program explicitly. Closing the descriptor alone detaches nothing while a child
-    /// process has a copy of the descriptor, which it keeps until it executes another program
-    /// (close-on-exec). The program would stay attached to the interface as long as the copy
-    /// exists.
+    /// Detaches the program explicitly: a child process may have a copy of the descriptor until it
+    /// executes another program (close-on-exec).
     ///
-    /// `BPF_LINK_DETACH` exists since Linux 5.9, as links to interfaces do. Before Linux 5.19,
-    /// where `kernel.unprivileged_bpf_disabled` is not 0, a process without privileges cannot
-    /// detach, and only closes the descriptor.
+    /// Before Linux 5.19, where `kernel.unprivileged_bpf_disabled` is not 0, a process without
+    /// privileges cannot detach, and only closes the descriptor.
     fn drop(&mut self) {
         let link = number(self.0.as_fd());
-        // SAFETY: the attributes of LINK_DETACH are the descriptor's number; no pointers. If the
-        // interface was removed, the program is detached already. After a failure, closing the
-        // descriptor is all that can be done.
+        // SAFETY: the attributes of LINK_DETACH are the descriptor's number; no pointers. After a
+        // failure, closing the descriptor is all that can be done.
         let _ = unsafe { call(LINK_DETACH, &link) };
     }
 }
@@ -343,8 +331,7 @@ mod tests {
         assert_eq!(tries(usize::MAX, refused), (AGAIN_MAX + 1, interrupted));
     }
 
-    /// Runs [`explained`] with `answer` as the load. Returns which loads had a log, and the
-    /// outcome.
+    /// Returns which loads had a log, and the outcome.
     fn loads(
         mut answer: impl FnMut(Option<&mut [u8]>) -> io::Result<()>,
     ) -> (Vec<bool>, io::Result<()>) {
@@ -377,7 +364,7 @@ mod tests {
         let error = outcome.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         assert!(error.to_string().ends_with(": R2 is bad"), "{error}");
-        // A truncated log says nothing about the failure; the first error stays.
+        // If the log does not fit, the first error stays.
         let (_, outcome) = loads(|log| match log {
             Some(log) => {
                 log[..3].copy_from_slice(b"R1\0");

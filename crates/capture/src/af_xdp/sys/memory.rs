@@ -1,4 +1,4 @@
-//! Memory that the kernel writes to while this process reads it: packets and counters.
+//! Memory that this process shares with the kernel: packets and counters.
 #![expect(unsafe_code, reason = "memory shared with the kernel")]
 
 use std::{
@@ -12,8 +12,8 @@ use memmap2::MmapRaw;
 
 use crate::sys::{map_shared, map_zeros};
 
-/// The packet memory of a socket: chunks that the kernel fills or sends, then private room to join
-/// the chunks of a packet.
+/// Packet memory: chunks that the kernel fills or sends, then private room to join the chunks of a
+/// packet.
 #[derive(Debug)]
 pub(crate) struct Umem {
     mapping: MmapRaw,
@@ -38,13 +38,13 @@ impl Umem {
         (self.mapping.as_mut_ptr() as u64, self.chunk_bytes as u64)
     }
 
-    /// Offset of the room after the chunks.
+    /// Offset of the private room.
     pub(crate) fn own_at(&self) -> usize {
         self.chunk_bytes
     }
 
-    /// The whole memory. Read only chunks that the receive ring has handed over and that are not in
-    /// the fill ring again: only these do not change.
+    /// The whole memory. Of the chunks, read only chunks that the receive ring has handed over and
+    /// that are not in the fill ring again.
     pub(crate) fn memory(&self) -> &[u8] {
         // SAFETY: the mapping has this length and is initialised, and this process writes to it
         // through `&mut self` only. The kernel writes to chunks in the fill ring of a bound socket,

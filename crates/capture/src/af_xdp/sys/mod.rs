@@ -1,8 +1,7 @@
 //! Kernel interfaces of the engine: bpf(2), XDP sockets, and the memory that this process shares
 //! with the kernel.
 //!
-//! The module has all unsafe code that only this engine needs. The functions make system calls or
-//! access shared memory, with safe signatures. The callers make the decisions. Values are from
+//! The module has the engine's own unsafe code, behind safe signatures. Values are from
 //! `linux/bpf.h` and `linux/if_xdp.h` of Linux 6.6.
 
 mod bpf;

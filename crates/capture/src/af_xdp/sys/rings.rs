@@ -6,9 +6,7 @@
 //! side: `net/xdp/xsk_queue.h`, which describes the protocol at its top.
 //!
 //! To receive, the fill ring gives chunks to the kernel, and the receive ring returns them with
-//! packets. To send, the transmit ring and the completion ring do the same. So the fill and the
-//! transmit ring are [`ProducerRing`]s, and the receive and the completion ring are
-//! [`ConsumerRing`]s.
+//! packets. To send, the transmit ring and the completion ring do the same.
 //!
 //! Ordering edges:
 //!
@@ -48,7 +46,6 @@ pub(crate) struct XdpDescriptor {
     pub(crate) options: u32,
 }
 
-/// A mapped ring.
 #[derive(Debug)]
 pub(super) struct XdpRing {
     mapping: MmapRaw,
@@ -113,8 +110,7 @@ impl XdpRing {
         let word = self.mapping.as_mut_ptr().wrapping_add(place).cast();
         // SAFETY: `new` made the mapping large enough for all entries, and checked their alignment
         // to 8 bytes.
-        // The atomic type costs nothing here, and a kernel that breaks the protocol then causes no
-        // undefined behaviour.
+        // Atomic: a kernel that breaks the protocol then causes no undefined behaviour.
         unsafe { AtomicU64::from_ptr(word) }
     }
 }
@@ -243,7 +239,6 @@ mod tests {
 
     const ENTRIES_OF_TEST: u32 = 8;
 
-    /// A ring whose indices are at `start`.
     fn ring(entry_bytes: usize, start: u32) -> XdpRing {
         let ring = XdpRing {
             mapping: map_zeros(4096).unwrap(),
@@ -391,7 +386,6 @@ mod tests {
                 let consumed = completion.ring.word(CONSUMER).load(Ordering::Acquire);
                 assert_eq!(consumed, start.wrapping_add(seen));
             }
-            // With an impossible producer index, the number of entries is the size of the ring.
             completion
                 .ring
                 .word(PRODUCER)

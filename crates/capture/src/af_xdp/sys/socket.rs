@@ -34,8 +34,7 @@ const SO_BUSY_POLL_BUDGET: c_int = 70;
 /// (`NAPI_POLL_WEIGHT`).
 const BUDGET: u32 = 64;
 
-/// The result of `SO_MEMINFO`: numbers in the order of `SK_MEMINFO_`. Later kernels may have more
-/// numbers.
+/// The result of `SO_MEMINFO`: numbers in the order of `SK_MEMINFO_`.
 type SocketMemory = [u32; 9];
 
 /// `SK_MEMINFO_WMEM_ALLOC`.
@@ -60,8 +59,7 @@ impl XdpSocket {
     }
 
     /// Registers the chunks, of `chunk_bytes` each, and makes receive and fill rings of `entries`
-    /// (a power of two). The kernel keeps the pages for the lifetime of the socket. It writes to
-    /// chunks from the fill ring until the socket is closed.
+    /// (a power of two). The kernel writes to chunks from the fill ring until the socket is closed.
     pub(crate) fn set_up(
         &self,
         umem: &Umem,
@@ -98,8 +96,7 @@ impl XdpSocket {
         Ok((ProducerRing::new(tx), ConsumerRing::new(completion)))
     }
 
-    /// Registers the chunks. Their owner (`XdpReceiver`, `XdpSender`) keeps the chunks for the
-    /// lifetime of this socket.
+    /// Registers the chunks, whose pages the kernel keeps for the lifetime of the socket.
     fn register(&self, umem: &Umem, chunk_bytes: u32) -> io::Result<()> {
         let (addr, len) = umem.registered();
         let registration = XdpUmemReg {
@@ -122,7 +119,7 @@ impl XdpSocket {
     /// - `XDP_USE_NEED_WAKEUP`: the fill ring shows when the driver sleeps.
     ///
     /// Fails with `EINVAL` if the queue does not exist, and with the driver's error if the driver
-    /// does not support zero-copy; the caller may then try copy mode.
+    /// does not support zero-copy.
     pub(crate) fn bind(
         &self,
         interface_index: i32,
