@@ -1,7 +1,5 @@
-//! Looks up and queries an interface by name, for example when it comes back after its removal.
-//!
-//! A removed interface loses its index. An interface that gets the same name later usually has
-//! another index.
+//! Looks up and queries an interface by name. An interface that gets the name of a removed
+//! interface usually has another index.
 
 use std::io;
 
@@ -98,7 +96,6 @@ impl NamedInterface {
         u32::try_from(self.query.mtu(&name).ok()?).ok()
     }
 
-    /// The error for an interface that came back with another link type.
     pub(crate) fn other_link_type(&self) -> SourceError {
         let name = &self.name;
         SourceError::Unsupported(format!(
@@ -106,7 +103,6 @@ impl NamedInterface {
         ))
     }
 
-    /// The error of a failed system call.
     pub(crate) fn error(&self, call: &'static str, error: io::Error) -> SourceError {
         SourceError::system(&self.name, call, error)
     }

@@ -1,10 +1,9 @@
 //! The `Source` trait and its engines: capture files, live interfaces, streams over TCP.
 //!
-//! A [`Source`] is probed, then opened into [`Queue`]s. Each queue belongs to one thread; a thread
-//! may serve several queues. A queue lends its frames in the engine's own memory, one [`Burst`] at
-//! a time. Each engine is one module below. The module of a live engine has its unsafe code in a
-//! submodule `sys`. The live engines share the code of `live`; files and streams over TCP share the
-//! code of `records`. DPDK and the generator are engines in other crates.
+//! A [`Source`] is probed, then opened into [`Queue`]s. Each queue belongs to one thread. A queue
+//! lends its frames, one [`Burst`] at a time. The live engines share the code of `live`; files and
+//! streams over TCP share the code of `records`. DPDK and the generator are engines in other
+//! crates.
 //!
 //! - [`mod@file`]: pcap and pcapng files,
 //! - [`af_packet`]: live interfaces through TPACKET_V3,
@@ -14,13 +13,12 @@
 //! - [`rss`]: whether a NIC's hash keeps the two directions of a conversation together,
 //! - [`send`]: sends bursts out of a live interface.
 //!
-//! [`quantity`] parses numbers with units, for example in program options and in source names such
-//! as `generate:rate=500kpps`.
+//! [`quantity`] parses numbers with units.
 //!
-//! The recorder relies on two rules that all engines keep. A watermark covers only bursts before
-//! the burst that is being lent. After all stopped queues of a source have returned
-//! [`QueueStatus::End`], the sum of their `received`, if known, equals the lent plus the lost
-//! frames. Otherwise a [`SourceEvent::Notice`] has reported a difference or a failed stop.
+//! Engines must keep two rules. A watermark covers only bursts before the burst that is being lent.
+//! After all stopped queues of a source have returned [`QueueStatus::End`], the sum of their
+//! `received`, if known, equals the lent plus the lost frames, unless a [`SourceEvent::Notice`] has
+//! reported a difference or a failed stop.
 
 pub mod af_packet;
 pub mod af_xdp;

@@ -9,8 +9,7 @@
 //! - reports once that an interface went away or came back,
 //! - ends a stopped queue when all counted packets have arrived, after a silence, or at a deadline.
 //!
-//! Calls of an engine are bound at compile time. `docs/dev/waits.md` lists who waits for what, and
-//! how long.
+//! `docs/dev/waits.md` lists who waits for what, and how long.
 
 use std::{collections::VecDeque, fmt, io, os::fd::BorrowedFd, time::Duration};
 
@@ -31,20 +30,18 @@ pub(crate) const CLOSED_DRAIN_NS: i64 = 100_000_000;
 /// How long a stopped queue goes on if its intake cannot be cut off and packets keep arriving.
 pub const OPEN_DRAIN_NS: i64 = 100_000_000;
 
-/// Longest time that a packet may spend in the kernel's receive path. The path takes microseconds;
-/// the limit allows for a virtual CPU that is descheduled in the path.
+/// Time that a packet gets for the kernel's receive path. The path takes microseconds; the limit
+/// allows for a virtual CPU that is descheduled in the path.
 pub(crate) const RECEIVE_PATH_NS: i64 = 12_000_000;
 
 /// Index in [`Queue::interfaces`] of the interface's second entry: packets with the NIC's stamps.
-/// Packets with another stamp, such as sent packets, belong to the first entry. So a dump names the
-/// clock of each packet.
+/// Packets with another stamp, such as sent packets, belong to the first entry.
 pub(crate) const NIC_STAMPED: u16 = 1;
 
-/// How often a stopped queue checks for packets while it drains.
+/// Longest wait for packets while a stopped queue drains.
 const DRAIN_LOOK_NS: i64 = 1_000_000;
 
-/// Longest wait for packets of a queue whose interface is down or removed. The queue can then check
-/// the interface again.
+/// Longest wait for packets of a queue whose interface is down or removed.
 pub(crate) const ABSENT_LOOK_NS: i64 = 10_000_000;
 
 /// The engine-specific part of a live queue. Only the thread that owns the queue calls these
@@ -107,9 +104,8 @@ pub trait LiveEngine: Send + fmt::Debug {
     /// Stops the intake.
     fn cut_off(&mut self, live: &mut LiveState) -> CutOff;
 
-    /// Compares the engine's received counter with the packets that were delivered or lost, while
-    /// a queue drains. `is_over`: the queue waits for no more packets, because the drain deadline
-    /// has passed or because the intake could not be cut off.
+    /// Compares the engine's received counter with the packets that were delivered or lost, while a
+    /// queue drains. `is_over`: the queue waits for no more packets.
     fn balance(&mut self, is_over: bool) -> StopBalance;
 
     /// Called when the queue has ended with an error, or when [`CutOff::Refused`] has ended it.
@@ -157,9 +153,9 @@ pub enum CutOff {
     /// The engine cannot stop the intake. The queue delivers packets until no packet arrives for 12
     /// ms, and until 100 ms after the drain has begun at the latest.
     Open,
-    /// No packet can arrive, so the queue ends at the next call.
+    /// No packet can arrive: the queue ends.
     Ended,
-    /// The kernel refused, so packets would arrive without end. Contains the notice for the user.
+    /// The kernel refused: the queue ends. Contains the notice for the user.
     Refused(String),
 }
 
@@ -182,8 +178,8 @@ pub enum StopBalance {
 #[derive(Debug)]
 enum QueuePhase {
     Running,
-    /// Stopped. The drain starts in the next call of `next`, so a slow caller still gets the
-    /// packets that wait. If the engine stopped itself, the drain may start in the same call.
+    /// Stopped. The drain starts only when the caller asks for packets: a slow caller still gets
+    /// the packets that wait.
     Stopped(CutOff),
     Draining(QueueDrain),
     Ended,
@@ -265,8 +261,7 @@ pub struct LiveState {
     pub(crate) offload_effects: Option<OffloadEffects>,
     /// Losses of the interface. Only the queue that reports these losses has a value.
     pub(crate) counters: Option<InterfaceCounters>,
-    /// When to check the interface next, on the monotonic clock. An engine may change the value for
-    /// an earlier or a later check.
+    /// When to check the interface next, on the monotonic clock. An engine may change the value.
     pub(crate) look_due_ns: i64,
     /// Longest wait for packets in one call of `next`, ns.
     pub(crate) wait_ns_max: i64,
@@ -463,9 +458,8 @@ impl<E: LiveEngine + 'static> LiveQueue<E> {
         if live.is_ended() {
             return Ok(QueueStatus::End);
         }
-        // While packets arrive, a running queue reads no clock here. Otherwise packets are fetched
-        // once more after the clock was read. Only then does an empty fetch prove that no packet
-        // stamped before that time, less the delivery delay, is still to be fetched.
+        // This fetch reads no clock while packets arrive. The loop fetches again after it has read
+        // the clock: only that fetch can prove a silence up to the reading.
         if !live.is_overdue() && engine.fetch(live)? {
             return Ok(QueueStatus::Frames);
         }
@@ -491,8 +485,7 @@ impl<E: LiveEngine + 'static> LiveQueue<E> {
                 live.phase = QueuePhase::Ended;
                 return live.failure.take().map_or(Ok(QueueStatus::End), Err);
             }
-            // The deadline counts only after an empty fetch. So packets that arrived during the
-            // wait are returned first, and the watermark is current.
+            // Only after an empty fetch: packets that arrived during the wait come first.
             if now_ns >= deadline_ns {
                 return Ok(QueueStatus::Idle);
             }
@@ -614,12 +607,10 @@ impl LiveState {
     }
 }
 
-/// Whether a queue's interface is up. Each change becomes an event. Checks of the interface and
-/// arriving packets set the state.
+/// Whether a queue's interface is up, by checks of the interface and by arriving packets.
 ///
-/// Packets wait in the kernel before they are delivered. So a queue may deliver packets from before
-/// the removal after a check has found the interface removed. These packets do not prove that the
-/// interface is back.
+/// Packets that waited in the kernel since before the removal do not prove that the interface is
+/// back.
 #[derive(Debug)]
 pub(crate) struct Presence {
     pub(crate) is_up: bool,
@@ -631,7 +622,6 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// An interface that is up.
     const UP: Self = Self {
         is_up: true,
         is_gone: false,
@@ -690,11 +680,9 @@ mod tests {
             Some(SourceEvent::InterfaceUp(0))
         );
         presence.set_gone(200);
-        // After a removal no stamp proves a return. A stamp may be later than the check because the
-        // clock was set back between stamp and check.
+        // The stamp may be later than the check: the clock was set back in between.
         assert!(!presence.proves_return(199) && !presence.proves_return(201));
-        // A new interface exists, but is down. Packets of the old interface may still arrive, and
-        // must not prove a return.
+        // A new interface exists, but is down. Packets of the old interface may still arrive.
         assert_eq!(presence.set_up(false, 300), None);
         assert!(!presence.proves_return(200));
         assert_eq!(

@@ -1,12 +1,9 @@
 //! rtnetlink(7): requests to the kernel about links, addresses and routes, and the kernel's
 //! answers.
 //!
-//! The module has messages, the socket, and then the requests about links: `RTM_GETLINK` and
-//! `RTM_GETSTATS` of `linux/rtnetlink.h`. One request about a link uses generic netlink: whether
-//! the driver gives XDP programs the NIC's stamps.
+//! One request uses generic netlink: whether the driver gives XDP programs the NIC's stamps.
 //!
-//! A socket answers for the network namespace in which it was made. Messages are bytes, so the
-//! module has no unsafe code. The module accepts only complete answers: a truncated message, a
+//! A socket answers for the network namespace in which it was made. A truncated message, a
 //! truncated attribute, or a list that changes during each of 64 readings is an error.
 
 use std::{borrow::Cow, collections::BTreeMap, io, os::fd::OwnedFd};
@@ -53,7 +50,6 @@ pub(crate) struct Netlink {
     part: Vec<u8>,
 }
 
-/// A request to the kernel.
 #[derive(Debug, Clone)]
 pub(crate) struct NetlinkRequest(Vec<u8>);
 
@@ -93,7 +89,6 @@ impl NetlinkRequest {
         self
     }
 
-    /// The bytes of the message, with a sequence number and flags.
     fn numbered(&self, sequence: u32, flags: u16) -> Vec<u8> {
         let mut bytes = self.0.clone();
         bytes[6..8].copy_from_slice(&(REQUEST | flags).to_ne_bytes());
@@ -192,7 +187,6 @@ pub(crate) struct List<T> {
 }
 
 impl<T> List<T> {
-    /// An empty list.
     pub(crate) const EMPTY: Self = Self {
         kept: Vec::new(),
         is_done: false,
@@ -337,8 +331,7 @@ pub(crate) struct LinkCounters {
     /// Packets for which the NIC had no room. Drivers use one of two counters or both, and one may
     /// include the other, so this is the greater counter.
     pub(crate) missed: u64,
-    /// Packets that the kernel or the driver dropped, for example because an input queue was full
-    /// or because no protocol accepts such packets.
+    /// Packets that the kernel or the driver dropped, for example because an input queue was full.
     pub(crate) dropped: u64,
 }
 
@@ -399,7 +392,6 @@ impl Netlink {
     }
 }
 
-/// The counters in an answer.
 fn counters(answer: NetlinkMessage<'_>) -> Option<LinkCounters> {
     let (_, found) = answer.parts(NEW_STATS, STATS_BYTES)?;
     let value = found.get(&LINK_64)?;

@@ -1,9 +1,8 @@
-//! Filtering and truncation that the recorder offers to an engine, so that unwanted bytes are not
-//! even copied.
+//! Filtering and truncation that the recorder offers to an engine.
 //!
 //! An engine filters only if it selects exactly the frames that the recorder's own filter selects.
-//! [`Queue::is_filtered`](crate::Queue::is_filtered) reports whether the engine filters. If the
-//! engine does not filter, the recorder filters. The recorder always truncates to the snap length.
+//! [`Queue::is_filtered`](crate::Queue::is_filtered) reports whether the engine filters; otherwise
+//! the recorder filters. The recorder always truncates to the snap length.
 
 use retroscope_bpf::Instruction;
 use retroscope_packet::LinkType;
@@ -11,10 +10,9 @@ use retroscope_packet::LinkType;
 /// A capture filter and a snap length.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Offer {
-    /// The capture filter: one classic BPF program for each link type that it compiles for. The
-    /// programs expect frames as on the wire, with all VLAN tags in place, and return 0 for an
-    /// unwanted frame. Lacks link types for which no single program can decide. Empty without a
-    /// filter, and with a packet limit (`-c`).
+    /// The capture filter: one classic BPF program for each link type for which a single program
+    /// can decide. The programs expect frames as on the wire, with all VLAN tags in place, and
+    /// return 0 for an unwanted frame. Empty without a filter, and with a packet limit (`-c`).
     pub programs: Vec<(LinkType, Vec<Instruction>)>,
     /// The recorder has a filter, and `programs` is empty. The engine must deliver whole frames,
     /// which the recorder then filters.

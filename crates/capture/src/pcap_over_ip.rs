@@ -7,16 +7,14 @@
 //! # One connection
 //! The source connects once, and the end of the stream is the end of the source. With a second
 //! connection, the packets between two streams would be a gap of unknown size that looks like
-//! silence. A server of a single file would also send the same packets again. For the next stream
-//! the user starts the next recording.
+//! silence.
 //!
 //! # A silent server, or endless input
 //! A silent connection may belong to a quiet link, or to a host that no longer exists. TCP probes
 //! the server after [30 s](KEEPALIVE_IDLE) of silence, then every [10 s](KEEPALIVE_INTERVAL), and
 //! closes the connection after [3](KEEPALIVE_PROBES) probes without an answer. So the queue ends
-//! with an error after about a minute. A call of `next` returns some milliseconds after its wait at
-//! the latest. This also holds for input without packets, for a record that arrives byte by byte,
-//! and for compressed data that never decompress to a record.
+//! with an error after about a minute. A call of `next` returns soon after its wait, even if the
+//! input never completes a record.
 //!
 //! # Counting and time
 //! `received` counts the records that were read. The sender's losses are unknown: the cause
@@ -146,7 +144,7 @@ impl Source for TcpSource {
     }
 
     /// Connects, and waits up to 10 s for the first 24 bytes of the stream, then up to 1 s for its
-    /// interfaces and its first packet. Opens one queue.
+    /// interfaces and its first packet.
     fn probe(self: Box<Self>, _queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let socket = self
             .connect()
@@ -183,9 +181,7 @@ fn keep_alive(socket: &TcpStream) -> rustix::io::Result<()> {
 #[derive(Debug)]
 struct DeadlineStream {
     socket: TcpStream,
-    /// The deadline on the monotonic clock. [`Source::probe`] sets the first deadline, and this
-    /// stream sets a deadline once it has read [`HEADER_BYTES`]. The queue, which owns this stream,
-    /// sets a deadline in each call of `next`.
+    /// The deadline on the monotonic clock. The queue sets a deadline in each call of `next`.
     until_ns: Arc<AtomicI64>,
     /// The last deadline after which a read was tried once more.
     overdue_ns: i64,
@@ -196,7 +192,7 @@ struct DeadlineStream {
 impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            // Relaxed: the same thread stores the value.
+            // Relaxed: no other data depends on it.
             let until_ns = self.until_ns.load(Ordering::Relaxed);
             let wait_ns = until_ns.saturating_sub(clock::monotonic_ns());
             if wait_ns <= 0 {

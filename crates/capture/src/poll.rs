@@ -13,8 +13,8 @@ use rustix::{
 
 use crate::clock::{self, SECOND_NS};
 
-/// Shortest wait if poll(2) reports an error, unless the caller requests less, ns. poll(2) reports
-/// the error again at once until the queue has checked its interface.
+/// Shortest wait if poll(2) reports an error, unless the caller requests less, ns. Another poll(2)
+/// may report the error again at once.
 const AFTER_ERROR_NS: i64 = 1_000_000;
 
 /// Waits until the descriptor is readable, has an error, or `wait_ns` have passed. Returns the

@@ -76,8 +76,7 @@ impl<R: Read> RecordsQueue<R> {
     }
 
     /// Returns the previous burst to the reader, and reads for a moment. Returns the number of new
-    /// records, `Some(0)` at the end, or `None` if no record is complete yet. The queue learns the
-    /// interfaces that the stream describes before an error even if no packet follows.
+    /// records, `Some(0)` at the end, or `None` if no record is complete yet.
     fn poll(&mut self) -> Result<Option<usize>, ReadError> {
         self.frames.clear();
         let polled = self.reader.poll();
@@ -116,8 +115,7 @@ impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
     }
 
     /// Reads the next records, or skips other data for a moment. For a live stream the call returns
-    /// some milliseconds after `wait` at the latest, whatever arrives; with a zero `wait` it reads
-    /// the available data once. For a pipe that delivers nothing, the call may block for longer.
+    /// soon after `wait`. For a pipe that delivers nothing, the call may block for longer.
     fn next(&mut self, wait: Duration) -> Result<QueueStatus, SourceError> {
         if self.ended {
             self.frames.clear();

@@ -46,8 +46,7 @@ pub(super) struct HostLink {
 /// A link on top of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UpperLink {
-    /// The interface belongs to this master. Otherwise this link is on top of the interface,
-    /// directly or through other links.
+    /// Whether this link is the interface's own master.
     pub(super) is_master: bool,
     pub(super) name: String,
     pub(super) kind: String,
@@ -91,8 +90,7 @@ impl HostLink {
     }
 }
 
-/// All links on top of the interface with this index, whether up or not. Nearest links first. Among
-/// the links directly on one link, the master comes first.
+/// All links on top of the interface with this index, nearest links first.
 pub(super) fn upper_links(links: &[HostLink], index: u32) -> Vec<UpperLink> {
     let mut found = Vec::new();
     // `seen` ends the search if damaged data forms a loop.
@@ -118,8 +116,7 @@ pub(super) fn upper_links(links: &[HostLink], index: u32) -> Vec<UpperLink> {
     found
 }
 
-/// A C string for people. Interface names may contain all characters except white space, slash and
-/// colon.
+/// A C string for people: an interface name may contain control characters of a terminal.
 fn text(value: &[u8]) -> String {
     until_nul(value).escape_debug().to_string()
 }

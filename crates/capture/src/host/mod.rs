@@ -3,9 +3,8 @@
 //! - `links`: interfaces on top of an interface, from the kernel's list of links. Pure.
 //! - `netlink_queries`: addresses, routes and links of this network namespace, by netlink.
 //!
-//! A fact that cannot be read counts as a use. Interfaces of other network namespaces are the
-//! exception: nothing in this namespace names a macvlan or VLAN that was moved into a container.
-//! The user gets a notice ([`UNSEEN`]) and decides.
+//! A fact that cannot be read counts as a use. A macvlan or VLAN that was moved into another
+//! network namespace cannot be seen at all ([`UNSEEN`]).
 
 mod links;
 mod netlink_queries;

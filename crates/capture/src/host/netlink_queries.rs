@@ -1,9 +1,8 @@
 //! Queries about an interface in a network namespace: addresses, routes, and interfaces on top of
 //! the interface.
 //!
-//! These queries use netlink, so the answers do not depend on a file system: `/proc` may be
-//! inaccessible, and `/sys` shows the namespace of the process that mounted sysfs. Routes of every
-//! table count, and an incomplete list is an error rather than a short list.
+//! The answers do not depend on `/proc`, which may be inaccessible, or on `/sys`, which shows the
+//! namespace of the process that mounted sysfs. An incomplete list is an error.
 
 use std::io;
 
@@ -36,7 +35,7 @@ const IPV6: u8 = 10;
 
 impl HostUse {
     /// Queries what the host uses the interface `name` for, in the calling thread's network
-    /// namespace. Needs no privilege. Opens a netlink socket and closes it at the end.
+    /// namespace. Needs no privilege.
     #[must_use]
     pub fn of(name: &str) -> Self {
         let mut found = Self::default();
@@ -59,8 +58,7 @@ impl HostUse {
         found
     }
 
-    /// The value of a query. If the query failed, adds the failure to `unread` and returns `None`.
-    /// `what` names the queried fact.
+    /// The value of a query. A failure is added to `unread`; `what` names the queried fact.
     fn read<T>(&mut self, what: &str, outcome: io::Result<T>) -> Option<T> {
         let note = |error| {
             self.unread.push(format!("{what} cannot be read ({error})"));
@@ -69,8 +67,8 @@ impl HostUse {
     }
 }
 
-/// Whether the interface has an IPv4 address, or an IPv6 address that is not link-local. Link-local
-/// addresses of IPv6 do not count, because the kernel assigns them when an interface comes up.
+/// Whether the interface has an address. Link-local addresses of IPv6 do not count, except with
+/// another peer: the kernel assigns them when an interface comes up.
 fn has_address(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
     let mut fixed = [0; ADDRESS];
     fixed[4..8].copy_from_slice(&index.to_ne_bytes());

@@ -4,7 +4,6 @@ use rustix::net::socketpair;
 
 use super::*;
 
-/// A message of a list.
 pub(crate) fn message(kind: u16, sequence: u32, body: &NetlinkRequest) -> Vec<u8> {
     let mut bytes = body.numbered(sequence, 0);
     bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -20,7 +19,6 @@ pub(crate) fn with_long(mut request: NetlinkRequest, kind: u16, value: &[u8]) ->
     request.padded()
 }
 
-/// The first message in `bytes`.
 pub(crate) fn first(bytes: &[u8]) -> Option<NetlinkMessage<'_>> {
     NetlinkMessage::first(bytes).map(|(message, _)| message)
 }

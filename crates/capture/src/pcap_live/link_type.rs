@@ -5,8 +5,7 @@ use retroscope_packet::LinkType;
 /// The link type of a `DLT_` value; `None`: unknown.
 ///
 /// The two numberings agree for the oldest types and, by the rule of `pcap/dlt.h`, from 104 on. In
-/// between, platforms have used the same `DLT_` numbers for different types. This function has the
-/// values of libpcap on Linux.
+/// between, the values are from libpcap on Linux.
 pub(super) fn of_dlt(dlt: i32) -> Option<LinkType> {
     let link_type = match dlt {
         // DLT_ATM_RFC1483, DLT_RAW, DLT_SLIP_BSDOS, DLT_PPP_BSDOS.

@@ -1,8 +1,7 @@
 //! libpcap as an engine: devices that the system's libpcap opens.
 //!
-//! Each of the other live engines uses one capture interface of the kernel or of DPDK. This engine
-//! leaves that choice to libpcap, which opens devices such as `any`, `usbmon0` or `bluetooth0`.
-//! PF_RING, netmap, DAG and SNF come with their own libpcap builds, which were not tested.
+//! libpcap opens devices such as `any`, `usbmon0` or `bluetooth0`. The libpcap builds for PF_RING,
+//! netmap, DAG and SNF were not tested.
 //!
 //! - `sys`: the C library,
 //! - `packet_buffer`: the buffer for delivered packets,
@@ -10,22 +9,19 @@
 //! - `link_type`: converts libpcap's numbers of link-layer header types to the numbers of files.
 //!
 //! # Copies
-//! The engine copies a packet into a buffer of 128 KiB plus one packet, which stays in the cache.
-//! The recorder copies the packet from there into the ring. The first copy is necessary because
-//! libpcap lends a packet only during its callback: its AF_PACKET code returns a block to the
-//! kernel before pcap_dispatch(3PCAP) returns. The engine `af-packet` copies once.
+//! libpcap lends a packet only during its callback. So the engine copies the packet into a buffer
+//! of about 128 KiB, from which the recorder copies the packet into the ring.
 //!
 //! # Counting
 //! The meaning of pcap_stats(3PCAP) depends on the platform. On Linux packet sockets `ps_recv`
 //! counts accepted packets plus `ps_drop`. `ps_drop` counts packets for which the kernel's ring had
-//! no room. `ps_ifdrop` is the number of packets that the NIC missed, read from sysfs, which may
-//! show another network namespace. So the engine reads this number by netlink. For other devices
-//! `received` is unknown, and the number of dropped packets is the device's own.
+//! no room. `ps_ifdrop` is from sysfs, which may show another network namespace, so the engine
+//! reads this number by netlink. For other devices `received` is unknown.
 //!
 //! # What it does not do
-//! Kernel filters: libpcap compiles them for frames without the outermost VLAN tag, unlike filters
-//! for frames on the wire. The recorder filters in user space, and counts refused packets. One
-//! device has one queue, because libpcap has no fanout. The direction of frames is unknown.
+//! The engine sets no kernel filter, because libpcap compiles filters for frames without the
+//! outermost VLAN tag. One device has one queue, because libpcap has no fanout. The direction of
+//! frames is unknown.
 
 mod link_type;
 mod packet_buffer;
@@ -100,8 +96,7 @@ impl Source for PcapSource {
         &self.0.interface
     }
 
-    /// Probes one queue, whatever `queues` says. The handle is closed again, because packets that
-    /// arrive before the second phase would be old by then.
+    /// Closes the handle again: packets that arrive before the second phase would be old by then.
     fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let (handle, _) = self.activate()?;
         Ok(Box::new(PcapProbe {
@@ -182,7 +177,7 @@ mod tests {
 
     #[test]
     fn refusals_are_one_sentence() {
-        // Without privileges, libpcap reports the missing privileges before it looks up the device.
+        // Without privileges, libpcap may report these before it looks up the device.
         for device in ["no-such-if", "nul\0", ""] {
             let error = open(device);
             assert!(

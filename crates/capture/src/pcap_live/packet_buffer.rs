@@ -1,9 +1,9 @@
-//! The buffer for packets between libpcap's callback and the caller. It usually fits the cache.
+//! The buffer for packets between libpcap's callback and the caller.
 
 use crate::{Burst, FrameMeta};
 
-/// Bytes of a burst after which [`PacketBuffer::push`] asks for no more packets. Together with the
-/// largest packet, the burst fits the second-level cache of a current processor.
+/// Bytes of a burst after which [`PacketBuffer::push`] asks for no more packets. The burst fits the
+/// second-level cache of a current processor.
 const BYTES_ENOUGH: usize = 128 << 10;
 
 /// Packets of a burst after which [`PacketBuffer::push`] asks for no more packets.
@@ -17,9 +17,7 @@ pub(super) struct PacketBuffer {
 }
 
 impl PacketBuffer {
-    /// Allocates memory for bursts of packets of up to `snaplen` bytes. The buffer grows only if
-    /// libpcap delivers a longer packet, or delivers more packets after [`Self::push`] has returned
-    /// `false`.
+    /// Allocates memory for bursts of packets of up to `snaplen` bytes.
     pub(super) fn new(snaplen: usize) -> Self {
         Self {
             memory: Vec::with_capacity(BYTES_ENOUGH + snaplen),
@@ -44,13 +42,11 @@ impl PacketBuffer {
         self.frames.len() < FRAMES_ENOUGH && self.memory.len() < BYTES_ENOUGH
     }
 
-    /// Discards the packets of the burst.
     pub(super) fn clear(&mut self) {
         self.memory.clear();
         self.frames.clear();
     }
 
-    /// Number of packets of the burst.
     pub(super) fn len(&self) -> usize {
         self.frames.len()
     }
@@ -60,7 +56,6 @@ impl PacketBuffer {
         self.frames.iter().map(|frame| frame.time_ns).max()
     }
 
-    /// The burst.
     pub(super) fn burst(&self) -> Burst<'_> {
         Burst {
             memory: &self.memory,

@@ -31,7 +31,6 @@ const DELIVERY_DELAY_NS_MAX: i64 = 40_000_000;
 /// Time between two polls of a device without a descriptor to wait for.
 const NO_DESCRIPTOR_LOOK_NS: i64 = 1_000_000;
 
-/// One device of libpcap.
 #[derive(Debug)]
 struct PcapEngine {
     handle: PcapHandle,
@@ -78,14 +77,12 @@ pub(super) fn queue(
     let link = socket
         .as_ref()
         .and_then(|_| PcapLink::new(&interface.name, promiscuous));
-    // Packets may have arrived between the opening of the handle and now. Two seconds are more than
-    // enough for this time.
+    // Packets may have arrived since the opening of the handle, less than two seconds ago.
     let since_ns = clock::realtime_ns().saturating_sub(2 * SECOND_NS);
     let mut live = LiveState::new(interface, cpus, since_ns, DELIVERY_DELAY_NS_MAX);
     live.push_events(notices.into_iter().map(SourceEvent::Notice));
     if socket.is_some() {
-        // These counters are read by netlink. libpcap reads the interface's counters from sysfs,
-        // which may show another namespace, and treats an unreadable counter as 0.
+        // By netlink: libpcap reads these counters from sysfs, which may show another namespace.
         let index = link.as_ref().map(|link| link.index);
         live.counters = Some(InterfaceCounters::new(index));
     } else {
@@ -186,8 +183,7 @@ impl LiveEngine for PcapEngine {
         }
     }
 
-    /// Only the counters of packet sockets have a known meaning. Counters that cannot be read are
-    /// read again until `is_over`, then they are unknown, which is no error.
+    /// Only the counters of packet sockets have a known meaning.
     fn balance(&mut self, is_over: bool) -> StopBalance {
         if self.socket.is_none() {
             return StopBalance::Unknown;

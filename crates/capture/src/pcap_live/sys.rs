@@ -1,7 +1,6 @@
 //! Bindings to the system's libpcap: live handles.
 //!
-//! This file has all `unsafe` code of the engine. One thread at a time may use a handle, which
-//! `&mut` ensures here; libpcap has no ties to the opening thread.
+//! This file has the `unsafe` code of the engine.
 #![expect(unsafe_code, reason = "calls into the C library libpcap")]
 
 use std::{
@@ -86,8 +85,7 @@ unsafe extern "C" {
 /// libpcap's own limit (`MAXIMUM_SNAPLEN`), and the longest packet of the recorder's ring.
 const SNAPLEN: c_int = 262_144;
 
-/// How long the kernel may keep a packet in a block that is not full: the retire time of the
-/// AF_PACKET engine.
+/// Timeout of libpcap's packet buffer: the retire time of the AF_PACKET engine.
 const TIMEOUT_MS: c_int = RETIRE_MS.cast_signed();
 
 /// Why a handle was not activated.
@@ -135,9 +133,8 @@ impl PcapHandle {
         Ok((handle, warning))
     }
 
-    /// Ignores the results of the setters. All of them fail on active handles, and this handle is
-    /// not active. `pcap_set_tstamp_precision` also fails if the device lacks the requested
-    /// precision; the device then keeps its precision.
+    /// Ignores the results of the setters: they fail on active handles. `pcap_set_tstamp_precision`
+    /// also fails if the device lacks the requested precision; the device then keeps its precision.
     fn set_options(&mut self, promiscuous: bool, buffer_bytes: c_int) {
         let pcap = self.pcap.as_ptr();
         // SAFETY: the handle is open and not active.
@@ -229,7 +226,7 @@ impl PcapHandle {
         Some(Duration::from_secs(seconds) + Duration::from_micros(microseconds))
     }
 
-    /// Delivers available packets into `packets`, until `packets` is full.
+    /// Delivers available packets into `packets`.
     ///
     /// # Errors
     /// libpcap's message. Packets that were delivered before the error are in `packets`.

@@ -2,9 +2,8 @@
 //!
 //! A NIC with several receive queues usually selects the queue by a Toeplitz hash of addresses and
 //! ports. With the keys of most drivers the two directions of a conversation often reach different
-//! queues, and so different threads if each thread serves a queue. Woo and Park ("Scalable TCP
-//! session monitoring with symmetric receive-side scaling", KAIST 2012) showed that with a key of
-//! repeated 16 bits both directions hash alike.
+//! queues. Woo and Park ("Scalable TCP session monitoring with symmetric receive-side scaling",
+//! KAIST 2012) showed that with a key of repeated 16 bits both directions hash alike.
 //!
 //! # The decision
 //! The Toeplitz hash is linear: each set bit of the input adds (xor) a value, which is the 32 bits
@@ -12,9 +11,6 @@
 //! and only if every bit of the source adds the same value as the corresponding bit of the
 //! destination. The module checks this bit by bit, for the part of the hash that selects an entry
 //! of the indirection table.
-//!
-//! The decision matters for `--set fanout=qm` and `cpu`, AF_XDP and DPDK. The kernel's own fanout
-//! by flow does not use the NIC's hash.
 
 /// Bytes of an ordinary NIC's key: enough for two IPv6 addresses and ports.
 const KEY_BYTES: usize = 40;
@@ -53,9 +49,8 @@ pub struct RssSettings {
     /// The indirection table: a queue for each hash value, modulo the table's length. Empty:
     /// unknown.
     pub table: Vec<u32>,
-    /// The hashed fields of each kind of packet: [`SOURCE`] and similar bits, and bits of other
-    /// fields, such as the VLAN tag, whose position in the input the driver chooses. Kinds that the
-    /// driver does not report are missing.
+    /// The hashed fields of each kind of packet: bits such as [`SOURCE`]. Kinds that the driver
+    /// does not report are missing.
     pub fields: Vec<(FlowKind, u64)>,
 }
 
@@ -109,8 +104,8 @@ pub enum Split {
 }
 
 impl RssSettings {
-    /// Whether, and why, the two directions of a conversation of this kind may reach different
-    /// queues. `None`: they never do.
+    /// Why the two directions of a conversation of this kind may reach different queues. `None`: by
+    /// these settings they do not.
     #[must_use]
     pub fn splits(&self, kind: FlowKind) -> Option<Split> {
         let is_one_queue =
@@ -141,9 +136,8 @@ impl RssSettings {
         (!is_symmetric).then_some(Split::Key)
     }
 
-    /// Compares the values that bits of the input add to the part of the hash that selects a table
-    /// entry. Whether each of `bits` bits from `start` on adds the same value as the bit `bits`
-    /// positions later.
+    /// Whether each of `bits` input bits from `start` on adds the same value to the table index as
+    /// the bit `bits` positions later.
     fn is_pair_alike(&self, start: usize, bits: usize) -> bool {
         let mask = self.index_mask();
         (start..start + bits).all(|bit| {

@@ -213,7 +213,6 @@ fn the_decision_is_what_a_simulation_finds() {
         *byte = [0xb1, 0x7e, 0x25, 0xc9][index % 4];
     }
     v4_only[12..].copy_from_slice(&MICROSOFT_KEY[12..]);
-    // A driver's key, symmetric keys, and random keys.
     let mut random = Random(11);
     let mut keys = vec![MICROSOFT_KEY, symmetric(), v4_only, [0; KEY_BYTES]];
     for _ in 0..20 {

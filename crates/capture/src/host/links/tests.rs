@@ -3,7 +3,6 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::netlink::{List, NetlinkRequest, tests};
 
-/// A link in this test's own form, without attributes.
 #[derive(Debug, Clone)]
 struct TestLink {
     index: u32,
@@ -18,7 +17,7 @@ enum Role {
     Master(&'static str),
     /// A VLAN, macvlan or similar link on top of one interface.
     Upper(&'static str, u32),
-    /// A VLAN, macvlan or similar link on top of an interface of another network namespace.
+    /// As `Upper`, on top of an interface of another network namespace.
     UpperOfOther(&'static str, u32, i32),
     /// One end of a pair: its kind, the index of the other end, and the network namespace of the
     /// other end if it is another namespace.
@@ -46,8 +45,7 @@ impl TestLink {
             _ if random.bool() => Role::Vxlan(random.bool().then_some(other)),
             _ => Role::Hsr([other, 1 + random.u32(..count)]),
         };
-        // The master may also be an interface that is no master or does not exist: the code under
-        // test trusts the kernel's list.
+        // The master may also be an interface that is no master or does not exist.
         let master = (random.u32(..3) == 0).then(|| 1 + random.u32(..count + 2));
         Self {
             index,
@@ -68,8 +66,7 @@ impl TestLink {
         }
     }
 
-    /// The link as the kernel lists it, with attributes in any order, and two attributes that the
-    /// code under test does not read.
+    /// The link as the kernel lists it, with attributes in any order.
     fn message(&self, random: &mut fastrand::Rng) -> Vec<u8> {
         let mut fixed = [0; LINK_BYTES];
         fixed[4..8].copy_from_slice(&self.index.to_ne_bytes());
@@ -118,8 +115,8 @@ fn bytes_of(attributes: &[(u16, Vec<u8>)]) -> Vec<u8> {
     tests::message(0, 0, &body).split_off(16)
 }
 
-/// The links on top of an interface, by a naive search: adds links one step above until nothing new
-/// is found. Maps each index to whether the link is the interface's own master.
+/// The links on top of an interface, by a naive search. Maps each index to whether the link is the
+/// interface's own master.
 fn naive(made: &[TestLink], index: u32) -> BTreeMap<u32, bool> {
     let stands_on = |one: &TestLink, lower: u32| match one.role {
         Role::Upper(_, own) | Role::Vxlan(Some(own)) => own == lower && own != one.index,
@@ -212,7 +209,6 @@ fn what_stands_on_an_interface_is_what_a_naive_search_finds() {
     assert!(found_any > 1000);
 }
 
-/// A list that is truncated anywhere gives an error or has no end, so it never counts as complete.
 #[test]
 fn a_list_of_links_that_is_cut_off_is_not_taken_for_the_whole() {
     let mut random = fastrand::Rng::with_seed(seed());

@@ -102,9 +102,8 @@ impl PcapEngine {
         Ok(())
     }
 
-    /// Handles an error of libpcap. If the interface was removed or renamed, the function returns
-    /// `Ok`, and a check at once reports a removal that was not reported yet. A stopped queue
-    /// ignores all errors.
+    /// Handles an error of libpcap. Ignores the error if the interface was removed or renamed, or
+    /// if the queue is stopped.
     pub(super) fn on_error(
         &mut self,
         live: &mut LiveState,
