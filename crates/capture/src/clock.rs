@@ -7,8 +7,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 /// Nanoseconds in a second.
 pub const SECOND_NS: i64 = 1_000_000_000;
 
-/// A larger change of the difference between the real-time and the monotonic clock is a step, ns. A
-/// smaller change is slew or an error of the reading.
+/// A larger change of the difference between the real-time and the monotonic clock is a step, ns.
 pub const CLOCK_STEP_NS: i64 = 100_000_000;
 
 /// A real-time reading and a monotonic reading belong together if the monotonic readings around the

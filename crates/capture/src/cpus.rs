@@ -58,7 +58,6 @@ impl CpuList {
         Self::read(&path).unless_everywhere(sys)
     }
 
-    /// Empties the list if it contains all CPUs that are online.
     fn unless_everywhere(self, sys: &Path) -> Self {
         let online = Self::read(&sys.join("devices/system/cpu/online"));
         let is_everywhere = online.0.iter().all(|cpu| self.0.contains(cpu));

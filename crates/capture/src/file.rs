@@ -84,7 +84,7 @@ impl Source for FileSource {
         &self.name
     }
 
-    /// Opens one queue. Usually waits for the first packet of a pipe.
+    /// Usually waits for the first packet of a pipe.
     fn probe(self: Box<Self>, _queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let file = self.open_file().map_err(|error| SourceError::File {
             path: self.path.clone(),

@@ -6,8 +6,8 @@
 //! - decides when to check the interface and how long to wait,
 //! - moves the watermark while no packet arrives,
 //! - detects steps of the system clock,
-//! - reports once that an interface went away or came back,
-//! - ends a stopped queue when all counted packets have arrived, after a silence, or at a deadline.
+//! - reports an interface that goes away or comes back,
+//! - drains a stopped queue, and reports packets that are missing.
 //!
 //! `docs/dev/waits.md` lists who waits for what, and how long.
 
@@ -23,8 +23,8 @@ use crate::{
     watermark::ClockWatch,
 };
 
-/// How long a queue that drains waits, after the last arrival, for packets that the counters
-/// include and that have not arrived.
+/// How long a draining queue waits, after the last arrival, for counted packets that have not
+/// arrived.
 pub(crate) const CLOSED_DRAIN_NS: i64 = 100_000_000;
 
 /// How long a stopped queue goes on if its intake cannot be cut off and packets keep arriving.
@@ -144,8 +144,7 @@ pub trait LiveEngine: Send + fmt::Debug {
 /// How the intake was stopped.
 #[derive(Debug)]
 pub enum CutOff {
-    /// The engine receives no more packets, except packets that are in the receive path now. They
-    /// arrive within `in_flight_ns`.
+    /// The engine receives no more packets, except packets that are in the receive path now.
     Closed {
         /// Longest time until the packets in the receive path arrive, ns.
         in_flight_ns: i64,
@@ -414,7 +413,7 @@ impl LiveState {
         }
     }
 
-    /// Reports a step of the system clock. After a step back, the watermark follows the clock.
+    /// Reports a step of the system clock.
     fn watch_clock(&mut self, now: impl FnOnce() -> Now) {
         let Some(step) = self.clock.as_mut().and_then(|clock| clock.look(now())) else {
             return;
@@ -426,8 +425,7 @@ impl LiveState {
         }
     }
 
-    /// Until when the engine waits: until the caller's deadline, or for a shorter time while the
-    /// queue drains or the interface is down.
+    /// The caller's deadline, or earlier while the queue drains or the interface is down.
     fn until_ns(&self, now_ns: i64, deadline_ns: i64) -> i64 {
         let most_ns = match self.phase {
             QueuePhase::Draining(_) => DRAIN_LOOK_NS,
@@ -593,8 +591,7 @@ impl<E: LiveEngine + 'static> Queue for LiveQueue<E> {
 }
 
 impl LiveState {
-    /// Stops the intake of a running queue. An engine that finds its own end calls this function
-    /// too.
+    /// Stops the intake of a running queue.
     pub fn stop(&mut self, engine: &mut impl LiveEngine) {
         self.phase = match engine.cut_off(self) {
             CutOff::Refused(why) => {
@@ -628,8 +625,7 @@ impl Presence {
         down_ns: i64::MIN,
     };
 
-    /// A check at `now_ns` on the system clock found the interface up or down, or packets with the
-    /// newest stamp `now_ns` have proved that the interface is up.
+    /// The interface was found up or down at `now_ns`, on the system clock.
     fn set_up(&mut self, is_up: bool, now_ns: i64) -> Option<SourceEvent> {
         self.is_gone = false;
         if std::mem::replace(&mut self.is_up, is_up) == is_up {
@@ -642,8 +638,7 @@ impl Presence {
         Some(SourceEvent::InterfaceDown(0))
     }
 
-    /// At `now_ns` on the system clock, a check found that the interface was removed, or the queue
-    /// left the interface to the host.
+    /// The interface was found removed, or was left to the host, at `now_ns` on the system clock.
     fn set_gone(&mut self, now_ns: i64) {
         (self.is_up, self.is_gone, self.down_ns) = (false, true, now_ns);
     }
@@ -654,7 +649,6 @@ impl Presence {
         !self.is_gone && newest_ns > self.down_ns
     }
 
-    /// The system clock was set back to `now_ns`.
     fn on_clock_set_back(&mut self, now_ns: i64) {
         self.down_ns = self.down_ns.min(now_ns);
     }

@@ -46,7 +46,6 @@ const TRIES: usize = 64;
 pub(crate) struct Netlink {
     socket: OwnedFd,
     sequence: u32,
-    /// Buffer for a part of an answer.
     part: Vec<u8>,
 }
 

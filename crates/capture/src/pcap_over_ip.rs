@@ -1,8 +1,7 @@
 //! pcap over IP: a pcap or pcapng stream from a TCP server, as Wireshark's `TCP@host:port`.
 //!
 //! The server is a program that captures: `tcpdump -U -w - | nc -l 57012`, a sensor, or a TLS proxy
-//! that sends decrypted traffic. A client that connects gets the stream, which the server may
-//! compress with gzip or zstd. The protocol has no authentication and no end mark.
+//! that sends decrypted traffic. The protocol has no authentication and no end mark.
 //!
 //! # One connection
 //! The source connects once, and the end of the stream is the end of the source. With a second

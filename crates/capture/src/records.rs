@@ -63,7 +63,6 @@ struct RecordsQueue<R: Read> {
     reported: usize,
     /// A notice has reported that names or descriptions were truncated.
     is_cut_reported: bool,
-    /// Frames of the current burst.
     frames: Vec<FrameMeta>,
     until_ns: Option<Arc<AtomicI64>>,
     stop: Arc<AtomicBool>,

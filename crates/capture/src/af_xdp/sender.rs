@@ -37,7 +37,7 @@ use crate::{
     netlink::Netlink,
 };
 
-/// Largest number of frames that the kernel sends in one call: `TX_BATCH_SIZE` of `net/xdp/xsk.c`.
+/// Frames that the kernel sends in one call: `TX_BATCH_SIZE` of `net/xdp/xsk.c`.
 const BATCH: usize = 32;
 
 /// Bytes of a chunk: the smallest size that the kernel accepts (`XDP_UMEM_MIN_CHUNK_SIZE`).
@@ -55,7 +55,6 @@ const SEND_QUEUE_LOOK_NS: i64 = SECOND_NS / 500;
 /// The first Linux version whose veth driver reports packets that it drops (commit 151e887d8ff9).
 const TELLS_OF_DROPS: (u32, u32) = (6, 6);
 
-/// An XDP socket that sends.
 #[derive(Debug)]
 pub(crate) struct XdpSender {
     // Closed before the chunks are freed.
@@ -83,7 +82,6 @@ pub(crate) fn can_send_on(query: &InterfaceQuery, interface: &str, index: i32) -
     })
 }
 
-/// Whether this kernel has at least this version.
 pub(super) fn is_linux(at_least: (u32, u32)) -> bool {
     let release = rustix::system::uname();
     let version = release.release().to_str().ok().and_then(version);
@@ -103,9 +101,6 @@ impl XdpSender {
     ///
     /// # Errors
     /// A system call's error, such as `EBUSY` if another XDP socket has the queue.
-    ///
-    /// # Minimum kernel version
-    /// 5.4, which added the flags of the rings.
     pub(crate) fn open(interface_index: i32, frame_bytes_max: usize) -> io::Result<Self> {
         let deadline_ns = clock::monotonic_ns() + SEND_QUEUE_WAIT_NS;
         loop {
@@ -201,7 +196,7 @@ impl XdpSender {
         .is_ok_and(|is_over| is_over)
     }
 
-    /// Takes back chunks that the kernel has finished with, and returns their number.
+    /// Takes back returned chunks, and returns their number.
     fn take_back(&mut self) -> usize {
         // The entries need not be read: only their number matters.
         let returned = self.completion.available();

@@ -110,7 +110,6 @@ impl XdpSource {
         Ok((first(better, last, false)?, refused))
     }
 
-    /// Attaches the program and opens the sockets in the given mode.
     fn take(
         xdp_interface: &XdpInterface,
         index: i32,
@@ -346,8 +345,6 @@ fn open_spares(xdp_interface: &XdpInterface, receivers: &mut [XdpReceiver]) -> O
     None
 }
 
-/// The sentence for an interface that can be taken up again only `times` times after its removal,
-/// instead of `wanted` times.
 fn few_spares(name: &str, times: usize, wanted: usize, error: &SourceError) -> String {
     let why = match error {
         // Each socket counts the chunks once more against the limit.

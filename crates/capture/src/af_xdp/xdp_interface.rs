@@ -19,7 +19,6 @@ use crate::{
 /// Bytes of an Ethernet header and two VLAN tags.
 const HEADERS: u32 = 22;
 
-/// An interface that AF_XDP takes from the host, by its name.
 #[derive(Debug)]
 pub(super) struct XdpInterface {
     pub(super) config: XdpConfig,
@@ -87,7 +86,6 @@ impl XdpInterface {
         Some(HostUse::of(self.name())).filter(HostUse::is_used)
     }
 
-    /// Opens a socket that will receive into these chunks.
     pub(super) fn open_socket(
         &self,
         umem: &Umem,
@@ -118,8 +116,6 @@ impl XdpInterface {
     }
 }
 
-/// The message for an interface to which another XDP program is attached, with the command that
-/// names the program.
 pub(super) fn other_program(name: &str) -> String {
     format!("another XDP program is attached: ip link show {name} names it")
 }

@@ -1,5 +1,4 @@
-//! The links of a network namespace, and the links on top of one link. Pure: the kernel's list is
-//! the input.
+//! The links of a network namespace, and the links on top of one link.
 //!
 //! A link is on top of another link in two ways. The first is as its master (`IFLA_MASTER`: bridge,
 //! bond, team, Open vSwitch, VRF). The second is as an upper link that names the lower link
@@ -84,7 +83,6 @@ impl HostLink {
         }))
     }
 
-    /// Whether the interface `index` is directly below this link.
     fn is_on(&self, index: u32) -> bool {
         self.lowers.contains(&index)
     }

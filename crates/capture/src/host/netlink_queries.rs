@@ -100,8 +100,7 @@ fn has_route(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
     for family in [IPV4, IPV6] {
         let mut fixed = [0; ROUTE];
         fixed[0] = family;
-        // The kernel lists the routes whose output interface is this interface. Routes with several
-        // paths and routes through a nexthop object are included.
+        // The kernel also lists routes with several paths and routes through a nexthop object.
         let request = NetlinkRequest::new(GET_ROUTE, &fixed).with(LEAVES_BY, &index.to_ne_bytes());
         if !netlink.list(&request, is_route)?.is_empty() {
             return Ok(true);

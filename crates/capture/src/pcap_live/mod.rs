@@ -107,7 +107,6 @@ impl Source for PcapSource {
     }
 }
 
-/// A device that could be activated.
 #[derive(Debug)]
 struct PcapProbe {
     source: PcapSource,
@@ -157,7 +156,6 @@ impl Probed for PcapProbe {
     }
 }
 
-/// The CPUs near a device that is a network interface; empty for other devices.
 fn near(device: &str) -> CpuList {
     let index = InterfaceQuery::new().and_then(|query| query.index(device));
     index.map_or_else(

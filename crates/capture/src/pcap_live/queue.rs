@@ -107,7 +107,6 @@ impl PcapEngine {
 }
 
 impl LiveEngine for PcapEngine {
-    /// Most checks take four system calls.
     const LOOK_NS: i64 = 5_000_000;
 
     fn return_burst(&mut self, _live: &mut LiveState) {

@@ -277,7 +277,6 @@ impl Drop for PcapHandle {
     }
 }
 
-/// Arguments of the callback.
 struct Delivery<'s> {
     packets: &'s mut PacketBuffer,
     pcap: NonNull<RawPcap>,

@@ -23,8 +23,7 @@ fn the_key_is_symmetric_in_any_length() {
     }
 }
 
-/// The hash of `input` under `key`. Bits after the end of the key count as 0: a key should have 4
-/// bytes more than the input.
+/// The hash of `input` under `key`. Bits after the end of the key count as 0.
 fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     let mut hash = 0;
     for (byte_index, byte) in input.iter().enumerate() {
@@ -37,8 +36,7 @@ fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     hash
 }
 
-/// The hash of a packet by its addresses and, if `with_ports`, its ports. `None` if the addresses
-/// belong to two families.
+/// The hash of a packet by its addresses and, if `with_ports`, its ports.
 fn hash_addresses(
     key: &[u8],
     source: SocketAddr,

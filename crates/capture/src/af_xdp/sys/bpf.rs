@@ -233,7 +233,6 @@ fn explained<T>(mut load: impl FnMut(Option<&mut [u8]>) -> io::Result<T>) -> io:
     })
 }
 
-/// Calls `load`, and repeats it after `EAGAIN`, [`AGAIN_MAX`] times at most.
 fn try_again<T>(mut load: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 0..AGAIN_MAX {
         match load() {
@@ -300,7 +299,6 @@ unsafe fn call<T>(command: i32, request: &T) -> io::Result<i32> {
     check(i32::try_from(result).map_err(io::Error::other)?)
 }
 
-/// A descriptor as a number in the kernel's structures.
 fn number(descriptor: BorrowedFd<'_>) -> u32 {
     descriptor.as_raw_fd().cast_unsigned()
 }

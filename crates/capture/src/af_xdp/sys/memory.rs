@@ -43,8 +43,8 @@ impl Umem {
         self.chunk_bytes
     }
 
-    /// The whole memory. Of the chunks, read only chunks that the receive ring has handed over and
-    /// that are not in the fill ring again.
+    /// The whole memory. Read no chunk before the receive ring has handed the chunk over, or after
+    /// the fill ring has it again.
     pub(crate) fn memory(&self) -> &[u8] {
         // SAFETY: the mapping has this length and is initialised, and this process writes to it
         // through `&mut self` only. The kernel writes to chunks in the fill ring of a bound socket,
@@ -98,7 +98,6 @@ pub(crate) struct CounterLines {
     lines: u32,
 }
 
-/// Words of a line.
 pub(crate) const LINE_WORDS: usize = 16;
 
 impl CounterLines {

@@ -129,7 +129,6 @@ impl ProducerRing {
         Self { ring, next: 0 }
     }
 
-    /// Number of free entries.
     fn room(&self) -> u32 {
         // X4: Acquire, pairs with the kernel's release of entries that it has read.
         let consumed = self.ring.word(CONSUMER).load(Ordering::Acquire);
@@ -265,7 +264,6 @@ mod tests {
             assert_eq!(fill.give(&[]), 0);
             let chunks: Vec<u64> = (0..20).map(|chunk| chunk * 2048).collect();
             let (mut given, mut taken) = (0, Vec::new());
-            // Eight entries fit. The kernel takes three at a time, then three fit again.
             for room in [8, 3, 3, 3, 3, 0] {
                 let now = fill.give(&chunks[given..]);
                 assert_eq!(now, room);

@@ -105,7 +105,6 @@ impl TestLink {
     }
 }
 
-/// The bytes of nested attributes.
 fn bytes_of(attributes: &[(u16, Vec<u8>)]) -> Vec<u8> {
     let body = attributes
         .iter()
