@@ -17,8 +17,8 @@
 //!
 //! Engines must keep two rules. A watermark covers only bursts before the burst that is being lent.
 //! After all stopped queues of a source have returned [`QueueStatus::End`], the sum of their
-//! `received`, if known, equals the lent plus the lost frames, unless a [`SourceEvent::Notice`] has
-//! reported a difference or a failed stop.
+//! `received`, if known, equals the lent plus the lost frames. Otherwise a [`SourceEvent::Notice`]
+//! has reported a difference or a failed stop.
 
 pub mod af_packet;
 pub mod af_xdp;

@@ -215,7 +215,6 @@ fn frame(record: &RecordMeta) -> FrameMeta {
     }
 }
 
-/// Separates errors of the file's content from errors of the system.
 pub(crate) fn source_error(path: &Path, error: ReadError) -> SourceError {
     let path = path.to_owned();
     match error {

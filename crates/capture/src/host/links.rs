@@ -2,8 +2,8 @@
 //!
 //! A link is on top of another link in two ways. The first is as its master (`IFLA_MASTER`: bridge,
 //! bond, team, Open vSwitch, VRF). The second is as an upper link that names the lower link
-//! (`IFLA_LINK`: VLAN, macvlan, ipvlan, MACsec, a tunnel; VXLAN and HSR name the lower link among
-//! the data of their kind). In some kinds of pairs both ends name each other by `IFLA_LINK`, and
+//! (`IFLA_LINK`: VLAN, macvlan, ipvlan, MACsec, a tunnel). VXLAN and HSR name the lower link among
+//! the data of their kind. In some kinds of pairs both ends name each other by `IFLA_LINK`, and
 //! neither end is on top. Values are from `linux/if_link.h`.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -42,7 +42,6 @@ pub(super) struct HostLink {
     lowers: Vec<u32>,
 }
 
-/// A link on top of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UpperLink {
     /// Whether this link is the interface's own master.

@@ -94,8 +94,8 @@ fn is_address(message: NetlinkMessage<'_>, index: u32) -> Option<Option<()>> {
     })
 }
 
-/// Whether a route uses the interface. The routes that every interface with IPv6 has (link-local
-/// and multicast) do not count, and neither do cached copies of routes (`RTM_F_CLONED`).
+/// Whether a route uses the interface. IPv6 routes to link-local and multicast addresses do not
+/// count, and neither do cached copies of routes (`RTM_F_CLONED`).
 fn has_route(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
     for family in [IPV4, IPV6] {
         let mut fixed = [0; ROUTE];

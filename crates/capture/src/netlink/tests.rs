@@ -69,7 +69,6 @@ fn a_list_is_whole_or_an_error() {
         (list.kept, list.is_done, list.was_interrupted),
         (vec![1, 2, 3], true, false)
     );
-    // Every truncation is detected: by an error, or because the end is missing.
     for length in 0..first.len() {
         let (outcome, list) = taken(&[first[..length].to_vec()]);
         let at_a_message = length == 0 || length == numbered(1).len();
@@ -123,7 +122,6 @@ fn the_kernel_lists_interfaces() {
         Some(Some(found.get(&3)?.to_vec()))
     });
     assert!(names.unwrap().contains(&b"lo\0".to_vec()));
-    // This message type does not exist.
     let refused = netlink.list::<()>(&NetlinkRequest::new(0x7ff0, &[0; 16]), |_| Some(None));
     assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
 }

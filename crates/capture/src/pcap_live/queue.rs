@@ -2,9 +2,8 @@
 //!
 //! # Watermark
 //! On a Linux packet socket, packets wait in a block that is invisible until it is full or its
-//! retire time has passed. After a fetch without packets, all packets stamped at least
-//! [`DELIVERY_DELAY_NS_MAX`] earlier have been delivered. Other devices may stamp with another
-//! clock, so their queues have no watermark.
+//! retire time has passed. [`DELIVERY_DELAY_NS_MAX`] allows for this. Other devices may stamp with
+//! another clock, so their queues have no watermark.
 
 mod link;
 
@@ -49,7 +48,6 @@ struct PcapCounters {
     received: u64,
     /// `ps_drop`, in 64 bits.
     dropped: u64,
-    /// Packets that were lent.
     lent: u64,
     /// The last reading of libpcap's counters, which have 32 bits.
     last: PcapStatistics,

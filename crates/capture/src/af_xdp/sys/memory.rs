@@ -101,7 +101,6 @@ pub(crate) struct CounterLines {
 pub(crate) const LINE_WORDS: usize = 16;
 
 impl CounterLines {
-    /// Maps an array of `lines` values of [`LINE_WORDS`] words.
     pub(crate) fn new(array: impl AsFd, lines: u32) -> io::Result<Self> {
         let bytes = (lines as usize * LINE_WORDS * 8).next_multiple_of(4096);
         let mapping = map_shared(array, bytes, 0)?;

@@ -40,7 +40,6 @@ const NEED_WAKEUP: u32 = 1;
 pub(crate) struct XdpDescriptor {
     /// Offset of the data, in bytes from the start of the chunks.
     pub(crate) address: u64,
-    /// Bytes of data.
     pub(crate) length: u32,
     /// Bit 0 (`XDP_PKT_CONTD`): the packet continues in the next descriptor.
     pub(crate) options: u32,
@@ -194,7 +193,6 @@ pub(crate) struct ConsumerRing {
 }
 
 impl ConsumerRing {
-    /// Wraps a new ring, whose consumer index is 0.
     pub(super) fn new(ring: XdpRing) -> Self {
         Self { ring, next: 0 }
     }
