@@ -11,8 +11,8 @@ pub const SECOND_NS: i64 = 1_000_000_000;
 pub const CLOCK_STEP_NS: i64 = 100_000_000;
 
 /// A real-time reading and a monotonic reading belong together if the monotonic readings around the
-/// real-time reading are at most this far apart, ns. Usually that is less than a microsecond; a
-/// thread that loses its processor in between may need longer.
+/// real-time reading are at most this far apart, ns. A thread that loses its processor in between
+/// may need longer.
 pub(crate) const READ_GAP_NS_MAX: i64 = CLOCK_STEP_NS / 100;
 
 /// Largest number of attempts to read both clocks within [`READ_GAP_NS_MAX`]. The limit bounds the

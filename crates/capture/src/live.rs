@@ -214,7 +214,7 @@ impl QueueDrain {
         }
     }
 
-    /// Packets arrived: a closed intake gets a later deadline. An open intake must be silent for
+    /// A closed intake gets a later deadline. An open intake must be silent for
     /// [`RECEIVE_PATH_NS`] again, and keeps its deadline.
     pub(crate) fn on_packets(&mut self, now_ns: i64) {
         if self.is_open {

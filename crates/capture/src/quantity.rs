@@ -43,8 +43,8 @@ pub fn counted(count: u64, one: &str) -> String {
 }
 
 /// A whole number per second with one of `units`, which may have a decimal prefix: `500kpps` with
-/// `["pps"]` is 500 000. Parses without rounding. `None`: the text has another form, or the number
-/// is no whole number of 64 bits.
+/// `["pps"]` is 500 000. `None`: the text has another form, or the number is no whole number of 64
+/// bits.
 #[must_use]
 pub fn per_second(text: &str, units: &[&str]) -> Option<u64> {
     let (number, unit) = split(text);

@@ -25,7 +25,7 @@ impl PacketBuffer {
         }
     }
 
-    /// Copies a packet into the buffer. Returns whether there is room for more packets.
+    /// Copies a packet into the buffer. Returns whether more packets fit.
     pub(super) fn push(&mut self, time_ns: i64, wire_len: u32, data: &[u8]) -> bool {
         // libpcap counts in 32 bits, so this length is impossible.
         let Ok(captured_len) = u32::try_from(data.len()) else {

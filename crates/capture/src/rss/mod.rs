@@ -29,8 +29,7 @@ pub const DESTINATION_PORT: u64 = 1 << 7;
 /// All address and port bits.
 pub const ADDRESSES_AND_PORTS: u64 = SOURCE | DESTINATION | SOURCE_PORT | DESTINATION_PORT;
 
-/// Woo and Park's key of repeated 0x6d5a, `bytes` long; 0: as long as an ordinary NIC's key. With
-/// this key both directions of a conversation hash alike.
+/// Woo and Park's key of repeated 0x6d5a, `bytes` long; 0: as long as an ordinary NIC's key.
 #[must_use]
 pub fn symmetric_key(bytes: usize) -> Vec<u8> {
     let bytes = if bytes == 0 { KEY_BYTES } else { bytes };

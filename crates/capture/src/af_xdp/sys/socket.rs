@@ -114,7 +114,7 @@ impl XdpSocket {
     ///
     /// - `XDP_ZEROCOPY`: the NIC itself writes into the chunks.
     /// - `XDP_COPY`: the kernel copies. With neither flag the kernel uses copy mode if the driver
-    ///   refuses zero-copy, and does not report why.
+    ///   refuses zero-copy.
     /// - `XDP_USE_SG`: packets longer than a chunk arrive in several chunks, since Linux 6.6.
     /// - `XDP_USE_NEED_WAKEUP`: the fill ring shows when the driver sleeps.
     ///

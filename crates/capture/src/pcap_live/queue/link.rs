@@ -2,13 +2,12 @@
 //! exists again.
 //!
 //! libpcap reports only a removal, and does not capture from the next interface of the same name.
-//! But a socket that lost its interface can be bound to another interface without privilege. The
-//! packets then arrive in the ring that libpcap reads. So this module rebinds the socket through a
-//! second descriptor, without libpcap's knowledge.
+//! But a socket that lost its interface can be bound to another interface without privilege. So
+//! this module rebinds the socket through a second descriptor, without libpcap's knowledge.
 //!
 //! After an interface went down, libpcap checks at each call whether the socket is bound and
 //! whether an interface has the name (`pcap_wait_for_frames_mmap` and `device_still_exists` of
-//! pcap-linux.c, 1.10). The type of the interface must stay the same.
+//! pcap-linux.c, 1.10).
 
 use std::io;
 
