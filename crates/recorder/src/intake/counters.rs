@@ -464,6 +464,7 @@ impl SourceSnapshot {
         snapshot
     }
 
+    /// Packets of the losses whose number is known.
     #[must_use]
     pub fn lost_known(&self) -> u64 {
         self.lost.values().flatten().sum()
