@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// Environment variable with the path of a token file, used without --token-file.
+/// Environment variable with the path of a token file.
 const TOKEN_FILE: &str = "RETROSCOPE_TOKEN_FILE";
-/// Maximum size of a token file in bytes.
+/// Maximum size of a regular token file in bytes.
 const TOKEN_BYTES_MAX: u64 = 4096;
 
 /// The recorder to contact, and the credentials.
@@ -60,20 +60,18 @@ impl RemoteArgs {
         }
     }
 
-    /// The endpoint as text.
     pub(crate) fn shown(&self) -> String {
         self.endpoint().to_string()
     }
 
-    /// The URL of the page, if `--url` is given.
+    /// The URL of the web page, if `--url` is given.
     pub(crate) fn page(&self) -> Option<String> {
         self.url.as_ref().map(|_| format!("{}/", self.endpoint()))
     }
 
-    /// Makes a client for the API, which does not connect yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        // Clap cannot check that these options come with --url, because one option may be before a
-        // subcommand and --url after the subcommand.
+        // Clap cannot check that these options come with --url: one may precede a subcommand, and
+        // --url may follow the subcommand.
         let of_url = [&self.token_file, &self.ca, &self.client_cert];
         let token = match self.url {
             Some(_) => self.token()?,
@@ -113,8 +111,7 @@ impl RemoteArgs {
     }
 }
 
-/// Maps an error to an exit code. If the recorder refuses an argument as wrong, that is a usage
-/// error.
+/// If the recorder refuses an argument as wrong (400, 422), that is a usage error.
 pub(crate) fn failure(error: ClientError) -> Failure {
     match error {
         ClientError::Refused {
@@ -124,12 +121,11 @@ pub(crate) fn failure(error: ClientError) -> Failure {
     }
 }
 
-/// Sends a request and reads the JSON answer.
 pub(crate) fn ask(client: &Client, ask: ApiRequest) -> Result<Value, Failure> {
     client.send(ask).and_then(ApiAnswer::json).map_err(failure)
 }
 
-/// Text from the network for a terminal: replaces control characters.
+/// Replaces control characters, for text from the network.
 pub(crate) fn printable(text: &str) -> String {
     text.replace(char::is_control, "?")
 }

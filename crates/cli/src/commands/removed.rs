@@ -1,5 +1,4 @@
-//! Options and keys of earlier versions, with their replacements. A table in CHANGELOG.md has the
-//! entries of [`KEYS`] and [`GONE`] too.
+//! Options and keys of earlier versions, with their replacements.
 
 use clap::{
     Error,
@@ -8,8 +7,8 @@ use clap::{
 
 use super::record::{is_of_flows, key_of};
 
-/// Former keys and options, with the keys that replace them. FlowScope's names, such as `device`,
-/// and `tokens` are still options.
+/// Former keys and options. A table in CHANGELOG.md has these entries too. FlowScope's names, such
+/// as `device`, and `tokens` are still valid as options.
 pub(crate) const KEYS: &[(&str, &str)] = &[
     ("alerts-budget", "alerts.budget"),
     ("alerts-delay", "alerts.delay"),
@@ -36,17 +35,17 @@ pub(crate) const KEYS: &[(&str, &str)] = &[
     ("trigger-keep", "rule.NAME.keep"),
 ];
 
-/// Former options without a replacement, and what to do instead.
+/// Former options without a replacement, and the remedy.
 pub(crate) const GONE: &[(&str, &str)] = &[("eve-keep", ROTATION), ("eve-rotate", ROTATION)];
 const ROTATION: &str = "logrotate(8) renames the file and sends SIGHUP";
 
-/// Former options of `retroscope filter`, and the commands that replace these options.
+/// Former options of `retroscope filter`.
 const COMMANDS: &[(&str, &str)] = &[
     ("bench", "retroscope dev filter-bench"),
     ("explain", "retroscope dev filter-explain"),
 ];
 
-/// Says what to write instead of a former key. `None`: `name` is no former key.
+/// The remedy for a former key. `None`: `name` is no former key.
 pub(crate) fn of_key(name: &str) -> Option<String> {
     let gone = of(GONE, name).map(str::to_owned);
     gone.or_else(|| Some(format!("write {}", of(KEYS, name)?)))
@@ -76,7 +75,6 @@ pub(crate) fn instead(error: &Error) -> Option<String> {
     }
 }
 
-/// The replacement of an unknown option of `record` or `flows`.
 fn of_option(option: &str, name: &str, of_record: bool) -> Option<String> {
     if let Some(instead) = of(GONE, name) {
         return Some(format!("there is no {option} any more: {instead}"));

@@ -66,7 +66,6 @@ enum RulesCommand {
     Test(TestArgs),
 }
 
-/// Arguments of a rule test.
 #[derive(Debug, clap::Args)]
 struct TestArgs {
     #[command(flatten)]
@@ -81,7 +80,6 @@ struct TestArgs {
     expression: Vec<String>,
 }
 
-/// Arguments of a rule.
 #[derive(Debug, clap::Args)]
 struct RuleArgs {
     /// Name of the rule
@@ -182,7 +180,6 @@ fn test(client: &Client, rule: &TestArgs, json: bool) -> Result<ExitCode, Failur
     put(&tried(&tested))
 }
 
-/// Formats the result of a rule test as text.
 fn tried(tested: &Value) -> String {
     let text = |value: &Value| value.as_str().map(printable).unwrap_or_default();
     let scan = &tested["scan"];
@@ -229,7 +226,6 @@ fn enable(
     told(name, &rule, json, what)
 }
 
-/// A request that adds or changes a rule.
 fn put_request(rule: &RuleArgs, path: String) -> ApiRequest {
     let request = ApiRequest::new(Method::PUT, path).json(body(rule));
     match rule.scan_past {
@@ -253,7 +249,7 @@ fn body(rule: &RuleArgs) -> Value {
     body.into()
 }
 
-/// A rule without its hits, the time of its last hit and its scan: only the settings.
+/// The settings of a rule.
 fn without_hits(rule: &Value) -> Value {
     let mut rule = rule.clone();
     if let Some(fields) = rule.as_object_mut() {
@@ -271,7 +267,7 @@ fn told(name: &str, rule: &Value, json: bool, what: &str) -> Result<ExitCode, Fa
     put(&format!("rule '{}' {what}\n", printable(name)))
 }
 
-/// As [`told`], with the scan that the arguments request.
+/// As [`told`], with the result of the requested scan.
 fn told_scan(
     requested: &RuleArgs,
     rule: &Value,
@@ -287,7 +283,7 @@ fn told_scan(
     told(&requested.name, rule, json, &what)
 }
 
-/// The scan of a rule's past in words; `None`: there was none.
+/// Describes the scan of a rule's past. `None`: there was no scan.
 fn scanned(scan: &Value) -> Option<String> {
     let text = |value: &Value| value.as_str().map(printable);
     let past = text(&scan["past"])?;
@@ -305,14 +301,12 @@ fn scanned(scan: &Value) -> Option<String> {
     ))
 }
 
-/// The rules as columns of text.
 fn table(rules: &Value) -> String {
     let mut rows = vec![["name", "hits", "filter", "overrides"].map(str::to_owned)];
     rows.extend(rules["rules"].as_array().into_iter().flatten().map(row));
     columns(&rows, &[1])
 }
 
-/// Name, hits, filter, and the overrides of a rule.
 fn row(rule: &Value) -> [String; 4] {
     let text = |name: &str| rule[name].as_str().map(printable).unwrap_or_default();
     let hits = match rule["hits"].as_u64() {

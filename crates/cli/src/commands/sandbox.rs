@@ -17,7 +17,6 @@ pub(crate) struct Args {
     arguments: Vec<OsString>,
 }
 
-/// Runs the command.
 #[expect(clippy::print_stderr, reason = "the recorder reads it")]
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let error = run_in_sandbox(&args.program, &args.arguments);

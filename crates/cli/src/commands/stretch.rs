@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use crate::{failure::Failure, units::duration};
 
-/// A time range.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct StretchArgs {
     /// Select packets from this time on, like 2026-11-20T19:15:03.5Z (any offset), or a number
@@ -25,8 +24,7 @@ pub(crate) struct StretchArgs {
     pub(super) last: Option<WithText<Duration>>,
 }
 
-/// A value, and the text that the user wrote. Requests to a recorder carry the text, so no
-/// conversion changes the value.
+/// A value and the user's text. Requests carry the text, so no conversion changes the value.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub(super) struct WithText<T> {
@@ -53,7 +51,7 @@ impl<T> WithText<T> {
 /// Parses a time.
 ///
 /// # Errors
-/// A message that says what to write instead.
+/// The text is no time.
 pub(super) fn time(text: &str) -> Result<WithText<i64>, String> {
     WithText::read(text, parse_time)
 }
@@ -61,7 +59,7 @@ pub(super) fn time(text: &str) -> Result<WithText<i64>, String> {
 /// Parses a duration.
 ///
 /// # Errors
-/// A message that says what to write instead.
+/// The text is no duration.
 pub(super) fn length(text: &str) -> Result<WithText<Duration>, String> {
     WithText::read(text, duration)
 }

@@ -17,7 +17,6 @@ use rustix::fs::fchown;
 
 use crate::failure::Failure;
 
-/// The destination of output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum OutputTarget {
     /// Stdout.
@@ -48,8 +47,8 @@ impl OutputTarget {
         Err(Failure::usage(why))
     }
 
-    /// Opens the destination for writing, without a buffer. A new file has mode 0640, less the
-    /// umask, because it contains traffic. Under sudo, the caller of sudo usually owns a new file.
+    /// Opens the destination. A new file has mode 0640, less the umask, because it contains
+    /// traffic.
     ///
     /// # Errors
     /// The system's error, with the name.
@@ -61,8 +60,7 @@ impl OutputTarget {
         opened.with_context(|| format!("cannot write {self}"))
     }
 
-    /// Whether the destination is the regular file `other`, under any name. Does not open the
-    /// destination. If `other` is a pipe or a device, the answer is `false`.
+    /// Whether the destination is the regular file `other`, under any name.
     pub(super) fn is_file(&self, other: &Metadata) -> bool {
         let metadata = match self {
             Self::Stdout => {
@@ -105,7 +103,7 @@ impl fmt::Display for OutputTarget {
     }
 }
 
-/// Whether the error means that the reader of the output left.
+/// Whether the reader of the output closed its end.
 pub(super) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -113,7 +111,7 @@ pub(super) fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Whether `path` is `-`, which means stdin or stdout.
+/// Whether `path` is `-`: stdin or stdout.
 pub(super) fn is_standard_stream(path: &Path) -> bool {
     path.as_os_str() == "-"
 }

@@ -61,7 +61,6 @@ pub(crate) struct Args {
     expires: Option<Timestamp>,
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let made = TokenLine::random(&args.name, args.roles.clone());
     let (line, token) = made.map_err(Failure::failed)?;
@@ -85,8 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Creates a file and writes a token to the file. The file has mode 0600 from its creation on.
-/// `O_EXCL` refuses existing files and follows no link: open(2).
+/// Writes a token to a new file. `O_EXCL` refuses existing files and follows no link: open(2).
 fn write_secret(path: &Path, token: &str) -> Result<(), Failure> {
     let failed = |error: io::Error| {
         let path = path.display();
@@ -117,7 +115,7 @@ fn end(text: &str) -> Result<Timestamp, String> {
             "{text:?} is neither a duration, as 12h or 90d, nor a time, as 2027-01-01T00:00:00Z"
         )
     };
-    // A number without a unit is probably a year, not a number of seconds.
+    // A number without a unit is probably a year.
     let has_unit = !quantity::split(text).1.is_empty();
     let after = duration(text).ok().filter(|_| has_unit).ok_or_else(wrong)?;
     let now = Timestamp::from_nanosecond(SystemClock.now().wall_ns.into());

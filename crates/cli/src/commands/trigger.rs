@@ -36,7 +36,6 @@ pub(crate) struct Args {
     remote: RemoteArgs,
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut body = fields(&args.window);
     if !args.expression.is_empty() {

@@ -48,7 +48,7 @@ pub(crate) struct WindowArgs {
     asked_by: Option<String>,
 }
 
-/// Options that only a rule has: its dump for alerts, and its limits.
+/// Options that only a rule has.
 #[derive(Debug, Serialize, clap::Args)]
 pub(crate) struct LimitsArgs {
     /// Dump these packets for an alert of Prometheus' Alertmanager that names the rule. Labels of
@@ -87,7 +87,7 @@ fn directory(text: &str) -> Result<WithText<SubDirectory>, String> {
     WithText::read(text, SubDirectory::new)
 }
 
-/// The fields that the user gave, in the form of the API.
+/// The given fields, in the form of the API.
 pub(crate) fn fields(of: &impl Serialize) -> Map<String, Value> {
     let Ok(Value::Object(mut fields)) = serde_json::to_value(of) else {
         return Map::new();
@@ -96,7 +96,7 @@ pub(crate) fn fields(of: &impl Serialize) -> Map<String, Value> {
     fields
 }
 
-/// Writes `keep` as the two fields that the API has for bytes and age.
+/// Writes `keep` as the API's two fields.
 fn keep_fields<S: Serializer>(keep: &Option<RetentionLimit>, out: S) -> Result<S::Ok, S::Error> {
     let RetentionLimit { bytes, age } = keep.unwrap_or_default();
     let mut fields = out.serialize_map(None)?;

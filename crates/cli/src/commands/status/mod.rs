@@ -1,9 +1,9 @@
 //! `retroscope status`: shows the state of a recorder over HTTP, or the contents of another
 //! process's ring.
 //!
-//! A ring can be read if it is in a file or a memfd (`record --ring-file` or `ring-memfd`). A ring
-//! file can be read even after its recorder was killed; a memfd usually ends with its recorder.
-//! Reading a ring neither contacts its recorder nor makes the recorder wait.
+//! A ring is readable if it is in a file or a memfd (`record --ring-file` or `ring-memfd`). A ring
+//! file is readable even after its recorder was killed. The recorder does not wait for the reader
+//! of a ring.
 
 mod remote;
 mod report;
@@ -46,7 +46,6 @@ pub(crate) struct Args {
     remote: RemoteArgs,
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let Some(path) = &args.ring_file else {
         return remote::run(args);

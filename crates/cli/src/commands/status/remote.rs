@@ -1,5 +1,4 @@
-//! Shows the state of a recorder over HTTP: on a terminal as a screen that is redrawn each second,
-//! elsewhere and with `--once` as text, with `--json` as JSON.
+//! Shows the state of a recorder over HTTP: as a screen on a terminal, as text, or as JSON.
 
 use std::{
     process::ExitCode,
@@ -28,12 +27,11 @@ use crate::{
     terminal::{self, ScreenLine, Terminal},
 };
 
-/// Interval between the starts of two samples. A sample that takes longer delays the next sample.
+/// Minimum interval between the starts of two samples.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Time for which the screen waits for a sample before it checks keys and the terminal's size.
 const KEY_WAIT: Duration = Duration::from_millis(50);
 
-/// Runs the command.
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let client = args.remote.client()?;
     let first = sample(&client)?;
@@ -71,7 +69,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     ended.and(printed)
 }
 
-/// Requests everything that the screen shows.
 fn sample(client: &Client) -> Result<Sample, Failure> {
     let status = ask(client, ApiRequest::get("/v1/status"))?;
     let rules = client.send(ApiRequest::get("/v1/rules"));
@@ -84,7 +81,7 @@ fn sample(client: &Client) -> Result<Sample, Failure> {
     })
 }
 
-/// Why there are no rules. A token that sees only part of the packets may not see the rules.
+/// Why there are no rules, in words.
 fn no_rules(error: ClientError) -> String {
     match error {
         ClientError::Refused {
@@ -106,7 +103,7 @@ struct StatusScreen {
     terminal: Terminal,
     before: Option<Sample>,
     now: Sample,
-    /// Why the last sample failed. `None`: the last sample succeeded.
+    /// Why the last sample failed.
     trouble: Option<String>,
 }
 
@@ -119,7 +116,7 @@ impl StatusScreen {
             flag::register(signal, Arc::clone(&is_over)).map_err(failed)?;
         }
         let (telling, news) = sync_channel(0);
-        // A separate thread, because requests may wait for the network and keys must not.
+        // A separate thread, because requests wait for the network and keys must not.
         let asking = Builder::new().name("status".to_owned());
         let asked = asking.spawn(move || keep_asking(&client, &telling));
         asked.map_err(failed)?;
@@ -142,8 +139,7 @@ impl StatusScreen {
         Ok(())
     }
 
-    /// Waits up to [`KEY_WAIT`] for a sample and stores the sample. Returns whether the screen must
-    /// be redrawn.
+    /// Waits up to [`KEY_WAIT`] for a sample. Returns whether the screen must be redrawn.
     fn wait(&mut self, news: &Receiver<Result<Sample, Failure>>) -> bool {
         match news.recv_timeout(KEY_WAIT) {
             Ok(Ok(sample)) => {

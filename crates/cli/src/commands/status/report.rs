@@ -1,4 +1,4 @@
-//! The state of a ring file: a JSON object for programs, a few lines for people.
+//! The state of a ring file as JSON and as text.
 
 use std::{fmt::Write, path::Path};
 
@@ -36,8 +36,8 @@ pub(super) struct RingReport {
     newest: Option<String>,
     /// The ring contains all packets that were stored since this time.
     whole_since: Option<String>,
-    /// Time from `whole_since` until now. If the recorder is not known to run, the time ends at the
-    /// last publication.
+    /// Seconds from `whole_since` to now, or to the last publication if the recorder is not known
+    /// to run.
     held_seconds: Option<f64>,
     producers: Vec<ProducerJson>,
     interfaces: Vec<InterfaceJson>,
@@ -49,7 +49,7 @@ pub(super) struct RingReport {
 
 #[derive(Debug, Serialize)]
 struct WriterJson {
-    /// Process ID in the recorder's own PID namespace. Outside of a container the ID may differ.
+    /// Process ID in the recorder's own PID namespace.
     process: u64,
     /// `running`, `ended` or `killed`.
     state: &'static str,
@@ -57,7 +57,6 @@ struct WriterJson {
     this_boot: Option<bool>,
 }
 
-/// Number of buckets by state.
 #[derive(Debug, Serialize)]
 struct Counts {
     total: usize,
@@ -118,7 +117,7 @@ impl RingReport {
         };
         buckets.retain(|bucket| bucket.span_ns.is_some());
         buckets.sort_unstable_by_key(|bucket| (bucket.span_ns, bucket.producer, bucket.sequence));
-        // Spans are in ring time and reported as timestamps.
+        // Spans are in ring time; the report has time stamps.
         let steps = attached.steps()?;
         let spans = buckets.iter().filter_map(|bucket| {
             let (from_ns, to_ns) = bucket.span_ns?;
@@ -203,7 +202,6 @@ impl RingReport {
         })
     }
 
-    /// The report as text for people.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
@@ -304,7 +302,7 @@ impl RingReport {
     }
 }
 
-/// Start of the complete history in ns since the epoch, and its age in ns. `None`: unknown.
+/// Start of the complete history in ns since the epoch, and its length in ns. `None`: unknown.
 fn history(
     attached: &Attached,
     writer: RegionWriter,
@@ -327,7 +325,7 @@ fn history(
     Ok(Some((since_ns, now_ns.saturating_sub(since_mono_ns))))
 }
 
-/// Timestamp minus ring time of a record, in ns. Ignores [`Step::clock`], so the result may be
+/// Time stamp minus ring time of a record, in ns. Ignores [`Step::clock`], so the result may be
 /// wrong if the producer serves several sources.
 fn offset_ns(steps: &[Step], producer: usize, record: u64) -> i64 {
     let before = steps
@@ -343,8 +341,7 @@ mod tests {
 
     use super::*;
 
-    /// The clock is set forward by an hour in the middle of a bucket. The stamps of the bucket's
-    /// first and last packet are reported.
+    /// The clock steps forward by an hour in the middle of a bucket.
     #[test]
     fn a_bucket_has_the_stamps_of_its_ends() {
         let mut config = RingConfig::new(8 << 20, 1, 1);

@@ -1,4 +1,4 @@
-//! Formats the state of a recorder as lines of text, without side effects.
+//! Formats the state of a recorder as lines of text.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -69,7 +69,7 @@ struct StatusView<'a> {
     lines: Vec<ScreenLine>,
     width: usize,
     now: &'a Value,
-    /// The previous status, and the seconds between the previous sample and this sample.
+    /// The previous status, and the seconds since then.
     before: Option<(&'a Value, f64)>,
 }
 
@@ -188,7 +188,7 @@ impl StatusView<'_> {
         );
     }
 
-    /// Adds a table of the threads, with their rates since the previous status.
+    /// Adds a table of the threads.
     fn threads(&mut self) {
         let heading = [
             "thread", "cpu", "stored", "analyzed", "pending", "missed", "longest",
@@ -257,7 +257,6 @@ impl StatusView<'_> {
         }
     }
 
-    /// Adds the counts and ages of alerts, if alerts may arrive.
     fn alerts(&mut self) {
         let alerts = &self.now["alerts"];
         let lines = |kind: &str| alerts["lines"][kind].as_u64().unwrap_or(0);
@@ -375,8 +374,8 @@ impl StatusView<'_> {
         }
     }
 
-    /// Adds the lines of a table. The first row is the heading; `right` lists the columns that are
-    /// aligned to the right.
+    /// Adds the lines of a table with a heading in its first row. `right` lists the columns that
+    /// are aligned to the right.
     fn table<const N: usize>(&mut self, rows: &[[String; N]], right: &[usize]) {
         for (at, text) in columns(rows, right).lines().enumerate() {
             let look = if at == 0 {
@@ -399,7 +398,7 @@ fn lost_known(status: &Value) -> u64 {
     sources.map(lost_of).sum()
 }
 
-/// Formats a time that is given in seconds: `41 s`, `1.3 s`, `25 ms`.
+/// Formats seconds: `41 s`, `1.3 s`, `25 ms`.
 fn seconds(seconds: f64) -> String {
     match seconds {
         ..0.001 => "under 1 ms".to_owned(),

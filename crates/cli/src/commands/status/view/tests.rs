@@ -37,7 +37,6 @@ fn texts(lines: &[ScreenLine]) -> Vec<&str> {
     lines.iter().map(|line| line.text.as_str()).collect()
 }
 
-/// Rates are relative to the sample two seconds earlier, and losses are highlighted.
 #[test]
 fn a_screen_tells_history_rates_losses_dumps_and_rules() {
     let start = Instant::now();
