@@ -1,5 +1,5 @@
-//! Checks that the program's own parser accepts the `retroscope …` command lines in [`CHECKED`]
-//! (documentation, examples, packaging files) and in the sources of the crates `api` and `cli`.
+//! Checks that the program's own parser accepts the `retroscope …` command lines in [`CHECKED`] and
+//! in [`SOURCES`].
 //!
 //! These pieces of code are command lines:
 //!
@@ -8,13 +8,12 @@
 //! - a line of a shell script, and the value of a key such as `ExecStart=`,
 //! - a comment line that begins with the command.
 //!
-//! Two rules cover what a document leaves open:
+//! Two rules apply to incomplete command lines:
 //!
-//! - A word in capitals (`FILE`, `UID:GID`) is a placeholder. A placeholder may be any value, and
-//!   `COMMAND` may be any command. The test checks the names of commands and options all the same.
-//! - `…` replaces arguments that the document leaves out. A code span may name only a command or an
-//!   option. So code spans, and command lines with `…`, may lack required arguments. Other command
-//!   lines may lack them only with `--config`, because the file may contain the keys.
+//! - A word in capitals (`FILE`, `UID:GID`) is a placeholder for any value. `COMMAND` may be any
+//!   command.
+//! - `…` replaces arguments. Command lines with `…`, and code spans, may lack required arguments.
+//!   Other command lines may lack them with `--config`, because the file may contain the keys.
 
 use std::{
     fs, iter, mem,
@@ -30,7 +29,7 @@ use clap::{
 
 use crate::Cli;
 
-/// Files and directories of the workspace whose command lines are checked.
+/// Files and directories of the workspace with documentation, examples and packaging files.
 const CHECKED: [&str; 6] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -54,13 +53,11 @@ const WRAPPERS: [&str; 7] = ["chrt", "env", "exec", "nice", "numactl", "sudo", "
 /// Programs that run the command that follows them in a container.
 const CONTAINERS: [&str; 1] = ["kubectl"];
 
-/// The program's commands and options.
 static CLI: LazyLock<Command> = LazyLock::new(Cli::command);
 
 /// Endings of folder names. `FOLDER/retroscope` is this program if the folder has such an ending.
 const PROGRAM_FOLDERS: [&str; 3] = ["bin", "debug", "release"];
 
-/// A piece of code in a document.
 #[derive(Debug)]
 struct Code {
     text: String,
@@ -68,7 +65,7 @@ struct Code {
     is_span: bool,
 }
 
-/// A command line of this program, after the name of the program.
+/// The words after the program's name.
 #[derive(Debug)]
 struct Documented {
     words: Vec<String>,
@@ -113,18 +110,16 @@ fn the_program_takes_every_command_that_is_documented() {
     );
 }
 
-/// Root of the workspace.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A path as seen from the workspace.
 fn shown(path: &Path) -> String {
     let path = path.strip_prefix(root()).unwrap_or(path);
     path.display().to_string()
 }
 
-/// The files at and below these paths of the workspace, except SVG, PNG and JSON files.
+/// The files at and below these paths of the workspace, except images and JSON.
 fn files(paths: &[&str]) -> Vec<PathBuf> {
     let mut waiting: Vec<PathBuf> = paths.iter().map(|path| root().join(path)).collect();
     let mut files = Vec::new();
@@ -143,14 +138,13 @@ fn files(paths: &[&str]) -> Vec<PathBuf> {
     files
 }
 
-/// Whether the command line names a command, rather than only an option.
+/// Whether the words begin with a command, not with an option.
 fn is_named(command: &Documented) -> bool {
     let first = command.words.first();
     first.is_some_and(|it| it.starts_with(|letter: char| letter.is_ascii_lowercase()))
 }
 
-/// Number of places where the text contains the program's name before another word, like a command
-/// line.
+/// Number of places where a word follows the program's name, as in a command line.
 fn mentions(text: &str) -> usize {
     let follows = |(at, name): &(usize, &str)| {
         let before = text[..*at].chars().next_back();
@@ -161,7 +155,6 @@ fn mentions(text: &str) -> usize {
     text.match_indices("retroscope ").filter(follows).count()
 }
 
-/// The command lines of a file.
 fn commands(path: &Path, text: &str) -> Vec<Documented> {
     let extension = path.extension().and_then(|it| it.to_str()).unwrap_or("");
     let code = match extension {
@@ -206,7 +199,6 @@ fn of_markdown(text: &str) -> Vec<Code> {
     code
 }
 
-/// Code of a block.
 fn of_block(language: &str, lines: &str) -> Vec<Code> {
     let whole = |text: String| Code {
         text,
@@ -274,7 +266,7 @@ fn without_markers(text: &str) -> String {
     lines.collect()
 }
 
-/// The code spans of a text. A span may go on in the next line, but not in the next paragraph.
+/// The code spans of a text. A span ends at the end of its paragraph.
 fn spans(text: &str) -> Vec<Code> {
     let spans = text.split("\n\n").flat_map(|paragraph| {
         let odd = paragraph.split('`').skip(1).step_by(2);
@@ -286,7 +278,6 @@ fn spans(text: &str) -> Vec<Code> {
     spans.collect()
 }
 
-/// The command lines of a piece of code.
 fn of_code(code: &Code) -> Vec<Documented> {
     let mut found = Vec::new();
     for words in simple_commands(&code.text) {
@@ -334,8 +325,8 @@ fn arguments(words: &[String]) -> Option<&[String]> {
         _ => word == "retroscope",
     };
     let at = words.iter().position(is_program)?;
-    // Only wrappers, with their options and values, and variables may precede `retroscope`. If the
-    // first word is in `CONTAINERS`, any words may precede `retroscope`.
+    // Wrappers, their options and values, and variables may precede `retroscope`. After a program
+    // in `CONTAINERS`, any words may precede `retroscope`.
     let is_skipped = |(at, word): (usize, &String)| {
         let is_number = word.parse::<u32>().is_ok();
         let is_value = at > 0 && words[at - 1].starts_with('-');
@@ -350,8 +341,7 @@ fn arguments(words: &[String]) -> Option<&[String]> {
         .then(|| &words[at + 1..])
 }
 
-/// Splits code as a shell does, into simple commands without their redirections. A quote that stays
-/// open ends with the text.
+/// Splits code as a shell does, into simple commands without their redirections.
 #[derive(Debug, Default)]
 struct Splitter {
     commands: Vec<Vec<String>>,
@@ -390,7 +380,6 @@ impl Splitter {
     }
 }
 
-/// The simple commands of a piece of code.
 fn simple_commands(code: &str) -> Vec<Vec<String>> {
     let mut splitter = Splitter::default();
     let mut letters = code.chars().peekable();
@@ -422,7 +411,6 @@ fn simple_commands(code: &str) -> Vec<Vec<String>> {
     splitter.commands
 }
 
-/// Parses a command line as the program does.
 fn parse(command: &Documented) -> Result<(), String> {
     let is_left_out = |word: &&String| ["…", "..."].contains(&word.as_str());
     let mut words = command.words.clone();
@@ -478,9 +466,8 @@ fn parse_words(words: &[String], may_lack: bool) -> Result<(), String> {
     }
 }
 
-/// Changes a command so that the arguments with these names accept any value. Names have the form
-/// of clap's errors: `--duration <TIME>`. The name of one positional argument selects all
-/// positional arguments.
+/// Makes the arguments with these names accept any value. Names have the form of clap's errors:
+/// `--duration <TIME>`. The name of a positional argument selects all positional arguments.
 fn with_any_value(command: Command, names: &[String]) -> Command {
     let is_named = |arg: &Arg, name: &String| match arg.get_long() {
         Some(long) => name.split([' ', '=', '[']).next() == Some(&format!("--{long}")),

@@ -9,14 +9,13 @@ use std::{
 
 use crate::commands::removed;
 
-/// Maximum number of messages that are deferred while the terminal shows a screen. Further messages
-/// are dropped.
+/// Maximum number of deferred messages. Further messages are dropped.
 const HELD_MAX: usize = 1000;
 
-/// Deferred messages. `None`: messages are printed at once.
+/// Messages that wait until the terminal shows no screen. `None`: messages are printed at once.
 static HELD: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
-/// Exit codes other than 0, which means done.
+/// Exit codes. 0 means done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Code {
@@ -24,8 +23,7 @@ pub(crate) enum Code {
     Failed = 1,
     /// The arguments are wrong, or a configuration file or script that they name.
     Usage = 2,
-    /// Done, but something is missing: packets of a dump or an answer, triggers, flows or lines of
-    /// EVE, or the packets of an alert.
+    /// Done, but packets, triggers, flows or lines of EVE are missing.
     Incomplete = 3,
 }
 
@@ -35,7 +33,7 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// The reason why a command ends early: an exit code and a message.
+/// The reason why a command ends early.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: Code,
@@ -57,7 +55,8 @@ impl Failure {
         }
     }
 
-    /// Exit 2: the arguments, or a file that they name, are wrong. The message should say what to write instead.
+    /// The arguments, or a file that they name, are wrong: exit 2. The message should name the
+    /// remedy.
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
         Self {
             code: Code::Usage,
@@ -65,19 +64,17 @@ impl Failure {
         }
     }
 
-    /// The message.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// Prints the message and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         say(&self.message);
         self.code.into()
     }
 }
 
-/// Prints a clap error: help and version unchanged, a wrong argument as one sentence with exit 2.
+/// Prints a clap error: help and version unchanged, a wrong argument as one sentence.
 pub(crate) fn arguments(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
     let whole = ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
@@ -111,8 +108,7 @@ pub(crate) fn print_line(line: &str) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Prints a message on stderr after the program's name, all its lines in one write. Between
-/// [`hold`] and [`release`], defers a message for a terminal.
+/// Prints a message on stderr, or defers the message: see [`hold`].
 pub(crate) fn say(message: &str) {
     match &mut *held() {
         Some(held) if held.len() < HELD_MAX => held.push(message.to_owned()),
@@ -125,13 +121,11 @@ fn held() -> MutexGuard<'static, Option<Vec<String>>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Until [`release`], defers the messages of [`say`], up to [`HELD_MAX`] messages, if stderr is a
-/// terminal.
+/// Defers messages until [`release`], if stderr is a terminal.
 pub(crate) fn hold() {
     *held() = io::stderr().is_terminal().then(Vec::new);
 }
 
-/// Prints the deferred messages.
 pub(crate) fn release() {
     let messages = held().take();
     messages.iter().flatten().for_each(|message| say(message));

@@ -1,5 +1,4 @@
-//! The `retroscope` program: parses arguments and returns an exit code. The modules of `commands`
-//! implement the commands.
+//! The `retroscope` program. The modules of `commands` implement the commands.
 
 mod commands;
 #[cfg(test)]

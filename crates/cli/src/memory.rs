@@ -4,23 +4,21 @@ use std::path::PathBuf;
 
 use crate::system_file::{read, read_number};
 
-/// The default ring size if at least 4 GiB are available, or if the available memory is unknown.
 const DEFAULT_BYTES: u64 = 1 << 30;
 
-/// Free bytes: the kernel's available memory, or the rest of the control group's limit if that is
-/// less. `None`: unknown.
+/// Available bytes: of the machine, or of the control groups if less. `None`: unknown.
 pub(crate) fn available() -> Option<u64> {
     let available = read("/proc/meminfo").and_then(|text| field_kib(&text, "MemAvailable:"));
     [available, cgroup_left()].into_iter().flatten().min()
 }
 
-/// Default ring size of `record` in bytes: 1 GiB, or a quarter of the available memory if less.
+/// Default ring size in bytes: 1 GiB, or a quarter of the available memory if less.
 pub(crate) fn default_ring(available: Option<u64>) -> u64 {
     available.map_or(DEFAULT_BYTES, |bytes| DEFAULT_BYTES.min(bytes / 4))
 }
 
-/// Bytes of the largest ring, in multiples of 2 MiB, that leaves a tenth of the available memory
-/// free.
+/// Size of the largest ring in bytes that leaves a tenth of the available memory free. A multiple
+/// of 2 MiB.
 pub(crate) fn largest_ring(available: u64) -> u64 {
     let bytes = available / 10 * 9;
     bytes - bytes % (2 << 20)
@@ -32,8 +30,7 @@ fn field_kib(text: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Bytes that the control groups of this process still allow: limit minus usage, the smallest of
-/// all groups. The limit is `memory.max` in cgroup v2, `memory.limit_in_bytes` in v1.
+/// Bytes that the control groups of this process still allow: the smallest limit minus usage.
 fn cgroup_left() -> Option<u64> {
     let groups = read("/proc/self/cgroup")?;
     let mut least: Option<u64> = None;

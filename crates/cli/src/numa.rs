@@ -9,17 +9,15 @@ use retroscope_capture::CpuList;
 
 use crate::system_file::read;
 
-/// The machine's nodes and interfaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Topology {
-    /// Number of online nodes. 1 if the kernel reports none.
+    /// Number of online nodes. 1 if the number is unknown.
     pub(crate) nodes: usize,
-    /// Interfaces with their node. `None`: the node is unknown, for example of a virtual interface.
+    /// Interfaces with their node. `None`: unknown, for example of a virtual interface.
     pub(crate) interfaces: Vec<(String, Option<u32>)>,
 }
 
 impl Topology {
-    /// Reads the topology from sysfs, mounted at `sys`.
     pub(crate) fn read<'a>(sys: &Path, interfaces: impl Iterator<Item = &'a str>) -> Self {
         // The list of nodes has the format of CPU lists.
         let online = read(sys.join("devices/system/node/online"));
@@ -52,7 +50,6 @@ impl Topology {
         nodes.any(|node| Some(node) != first)
     }
 
-    /// The interfaces whose node is known.
     pub(crate) fn known(&self) -> impl Iterator<Item = (&str, u32)> {
         self.interfaces
             .iter()
@@ -66,7 +63,6 @@ mod tests {
 
     use super::*;
 
-    /// The topology that a sysfs with these nodes and interfaces gives.
     fn topology(online: Option<&str>, interfaces: &[(&str, Option<&str>)]) -> Topology {
         let sys = tempfile::tempdir().unwrap();
         let nodes = sys.path().join("devices/system/node");
@@ -101,7 +97,6 @@ mod tests {
         assert_eq!(common(None, &[("eth0", zero)]), None, "no NUMA");
     }
 
-    /// Interfaces without a known node are not on another node.
     #[test]
     fn only_known_nodes_are_apart() {
         let (zero, one) = (Some("0\n"), Some("1\n"));

@@ -1,9 +1,8 @@
-//! Drops privileges after everything is open, before the recorder analyzes the first packet:
-//! capabilities(7), credentials(7).
+//! Drops privileges after the sources are open: capabilities(7), credentials(7).
 //!
-//! On Linux, identity and capabilities belong to threads. The thread that opened the sources drops
-//! its own privileges, and threads that it starts later inherit only what it has left. The signal
-//! thread starts earlier: it drops its own privileges, and the main thread waits for that.
+//! On Linux, identity and capabilities belong to threads, and a new thread inherits its parent's.
+//! The thread that opens the sources drops its own privileges. Earlier threads, such as the signal
+//! thread, drop their own privileges too.
 
 use std::{
     ffi::CString,
@@ -33,7 +32,6 @@ pub(crate) struct Privileges {
     directory: Option<PathBuf>,
 }
 
-/// A user to become.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct User {
     /// The option that names the user, for messages.
@@ -41,16 +39,15 @@ struct User {
     name: String,
     uid: u32,
     gid: u32,
-    /// Supplementary groups. The groups of a named user include `gid`, as getgrouplist(3) returns
-    /// them.
+    /// Supplementary groups. For a named user, getgrouplist(3) includes `gid`.
     groups: Vec<u32>,
 }
 
 impl Privileges {
-    /// Looks up a user: a name that the Name Service Switch knows (nsswitch.conf(5): files, LDAP,
-    /// sssd), or `UID:GID`. `option` is the option that gives the user. The look-up must
-    /// precede threads and the drop of privileges: a module of the Name Service Switch may need
-    /// files and sockets that the user of `-Z` cannot open.
+    /// Looks up a user: a name of the Name Service Switch (nsswitch.conf(5)), or `UID:GID`.
+    /// `option` is the option that gives the user. The look-up must precede the drop of privileges:
+    /// a module of the Name Service Switch may need files and sockets that the user of `-Z` cannot
+    /// open.
     ///
     /// # Errors
     /// The user does not exist, the text is no valid `UID:GID`, or the lookup failed.
@@ -67,12 +64,12 @@ impl Privileges {
         })
     }
 
-    /// Creates the directory for dumps with its missing parents, and makes the user of `-Z` the
-    /// owner of the created directories. Does nothing without `-Z` or without a directory.
+    /// Creates the directory for dumps with its missing parents, and gives the created directories
+    /// to the user of `-Z`. Does nothing without `-Z` or without a directory.
     ///
     /// # Errors
-    /// The system's error with the directory's name. Root also refuses a path through a link that
-    /// another user can change, because that user could choose where the directories are created.
+    /// The system's error with the directory's name. Root also refuses to create a directory
+    /// through a link that another user can change.
     pub(crate) fn prepare_directory(&self) -> anyhow::Result<()> {
         let (Some(user), Some(directory)) = (&self.user, &self.directory) else {
             return Ok(());
@@ -82,8 +79,8 @@ impl Privileges {
             .map_err(|error| anyhow!("cannot make {}: {error}", directory.display()))
     }
 
-    /// Owner of files that are created before the process becomes the user of `-Z`: this user and
-    /// its group. Without `-Z`, the files keep the owner that the system gives them.
+    /// Owner of files that are created before the process becomes the user of `-Z`. Without `-Z`,
+    /// the system chooses the owner.
     pub(crate) fn owner(&self) -> Owner {
         self.user.as_ref().map_or((None, None), User::owner)
     }
@@ -108,7 +105,7 @@ impl Privileges {
         Ok(CapabilitySet::empty())
     }
 
-    /// Makes the calling thread become the user, if there is one, and drops all its capabilities.
+    /// Makes the calling thread become the user, and drops all its capabilities.
     ///
     /// # Errors
     /// A system call failed.
@@ -119,8 +116,7 @@ impl Privileges {
         keep_only(CapabilitySet::empty())
     }
 
-    /// Drops all capabilities of the calling thread. These are the capabilities that its parent
-    /// thread had left after [`Self::give_up`].
+    /// Drops all capabilities of the calling thread.
     ///
     /// # Errors
     /// A system call failed.
@@ -128,13 +124,13 @@ impl Privileges {
         keep_only(CapabilitySet::empty())
     }
 
-    /// Capabilities that are needed to write dumps. The check runs without effective capabilities;
-    /// the thread keeps the permitted ones until after the check.
+    /// Capabilities that are needed to write dumps. Clears the thread's effective capabilities for
+    /// the check.
     fn needed(&self) -> CapabilitySet {
         let Ok(sets) = capabilities(None) else {
             return CapabilitySet::empty();
         };
-        // Under sudo the caller of sudo owns the dumps.
+        // The caller of sudo owns the dumps.
         let giving = if std::env::var_os("SUDO_UID").is_some() {
             sets.permitted & CapabilitySet::CHOWN
         } else {
@@ -155,15 +151,13 @@ impl Privileges {
     }
 }
 
-/// Removes all capabilities except `left` from the calling thread and from programs that it may
-/// start.
+/// Drops all capabilities except `left`, for the calling thread and the programs that it starts.
 fn keep_only(left: CapabilitySet) -> anyhow::Result<()> {
     clear_ambient_capability_set().map_err(failed("prctl(PR_CAP_AMBIENT)"))?;
     set_capabilities(None, only(left)).map_err(failed("capset"))?;
     set_no_new_privs(true).map_err(failed("prctl(PR_SET_NO_NEW_PRIVS)"))
 }
 
-/// Wraps the error of a system call.
 fn failed(call: &str) -> impl FnOnce(Errno) -> anyhow::Error {
     move |error| anyhow!("cannot give up privileges: {call}: {error}")
 }
@@ -189,7 +183,6 @@ impl fmt::Display for User {
 }
 
 impl User {
-    /// Finds a user by name, or takes `UID:GID` without a lookup.
     fn find(option: &'static str, text: &str) -> anyhow::Result<Self> {
         let (uid, gid, groups) = match text.split_once(':') {
             Some(ids) => numbers(ids).context("is no UID:GID")?,
@@ -227,12 +220,11 @@ impl User {
     }
 }
 
-/// Parses a user ID and a group ID. There are no supplementary groups.
+/// A user ID and a group ID, without supplementary groups.
 fn numbers((uid, gid): (&str, &str)) -> Option<(u32, u32, Vec<u32>)> {
     Some((uid.parse().ok()?, gid.parse().ok()?, Vec::new()))
 }
 
-/// User ID, group ID and supplementary groups of a named user.
 fn named(name: &str) -> anyhow::Result<(u32, u32, Vec<u32>)> {
     use nix::errno::Errno;
     let user = match unistd::User::from_name(name) {
@@ -331,7 +323,7 @@ mod tests {
             refused.contains("link that another user can change"),
             "{refused}"
         );
-        // The link itself may name an existing directory. That directory keeps its owner, root.
+        // The link may name an existing directory, which keeps its owner, root.
         prepare(&theirs.join("link")).unwrap();
         assert_eq!(owner(&victim), Some(0));
         prepare(&theirs.join("a/dumps")).unwrap();

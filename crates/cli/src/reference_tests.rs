@@ -1,5 +1,5 @@
-//! Two pages of the book that are made from the program: `docs/options.md` from clap's definitions
-//! and the keys of the configuration, `docs/api-reference.md` from the OpenAPI document.
+//! Two generated pages of the book: `docs/options.md` from clap's definitions and the keys of the
+//! configuration, `docs/api-reference.md` from the OpenAPI document.
 //!
 //! `UPDATE_GOLDEN=1 cargo test -p retroscope-cli --bin retroscope reference` writes the pages.
 
@@ -13,7 +13,6 @@ use crate::{
     commands::record::{Key, Setting as _, Settings},
 };
 
-/// Compares a page with its file in `docs`. With `UPDATE_GOLDEN`, writes the file instead.
 fn check(name: &str, page: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let path = path.join(name);
@@ -30,8 +29,7 @@ fn check(name: &str, page: &str) {
     );
 }
 
-/// Joins the paragraphs of a text into one line, adds missing full stops at their ends, and escapes
-/// backslashes for Markdown.
+/// Joins paragraphs into one line, adds missing full stops, and escapes backslashes for Markdown.
 fn sentences(text: &str) -> String {
     let paragraphs = text.split("\n\n").map(|it| {
         let line = it.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -133,7 +131,7 @@ mod options {
     }
 
     /// Appends the keys of a table to `page`. With `commands`, also appends the headings of the
-    /// help, and the flag of each key that has a flag in one of these commands.
+    /// sections, and the flags of these commands.
     fn keys(keys: &[Key], commands: &[&Command], page: &mut String) {
         let mut section = "";
         for key in keys.iter().filter(|key| key.keys.is_empty()) {
@@ -197,8 +195,8 @@ mod options {
         }
     }
 
-    /// Formats a paragraph of the text after a command's options. Lines that begin with two spaces
-    /// become a block of code.
+    /// Formats a paragraph after a command's options. Lines that begin with two spaces become a
+    /// block of code.
     fn example_or_text(part: &str) -> String {
         let (code, text): (Vec<&str>, Vec<&str>) =
             part.lines().partition(|it| it.starts_with("  "));
@@ -298,7 +296,7 @@ mod api {
         format!("[{name}](#{})", heading.to_lowercase().replace(' ', "-"))
     }
 
-    /// The schemas of which a schema consists: itself, or the parts of `allOf`, `anyOf`, `oneOf`.
+    /// The parts of `allOf`, `anyOf` or `oneOf`, or the schema itself.
     fn parts(schema: &Json) -> Vec<&Json> {
         let parts = ["allOf", "anyOf", "oneOf"]
             .iter()
@@ -346,7 +344,6 @@ mod api {
         kind
     }
 
-    /// The fields of an object, as list items.
     fn fields(schema: &Json, indent: &str) -> String {
         let none = Map::new();
         let required = schema["required"].as_array();

@@ -1,6 +1,5 @@
-//! Controls the terminal while it shows a screen: the alternate screen without a cursor, and keys
-//! without line buffering. The code that calls [`Terminal::take`] calls [`leave`] at the end. A
-//! panic hook restores the terminal after a panic.
+//! Shows a screen on the terminal: the alternate screen without a cursor, and keys without line
+//! buffering. [`leave`] restores the terminal, also after a panic.
 
 use std::{
     env,
@@ -27,11 +26,10 @@ const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[2J";
 /// Resets the text style, shows the cursor, and leaves the alternate screen.
 const LEAVE: &[u8] = b"\x1b[m\x1b[?25h\x1b[?1049l";
 
-/// The terminal's modes before we changed them. `None`: the terminal is unchanged.
+/// The terminal's modes before [`enter`]. `None`: the terminal is unchanged.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// Control of the terminal. Signal handlers set the two flags. The flags use SeqCst, because
-/// signals are rare.
+/// Control of the terminal. Signal handlers set `stops` and `goes_on`.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     stops: Arc<AtomicBool>,
@@ -40,14 +38,12 @@ pub(crate) struct Terminal {
     has_colors: bool,
 }
 
-/// A line of a screen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ScreenLine {
     pub(crate) text: String,
     pub(crate) look: LineStyle,
 }
 
-/// Style of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LineStyle {
     Plain,
@@ -57,8 +53,8 @@ pub(crate) enum LineStyle {
 }
 
 impl ScreenLine {
-    /// Truncates the text to the width. Replaces all characters except printable ASCII by `?`,
-    /// because text from the network must not control the terminal.
+    /// Truncates the text to the width. Keeps only printable ASCII, because text from the network
+    /// must not control the terminal.
     pub(crate) fn new(text: &str, look: LineStyle, width: usize) -> Self {
         let printable = |char: char| if matches!(char, ' '..='~') { char } else { '?' };
         let text = text.chars().map(printable).take(width).collect();
@@ -89,22 +85,21 @@ impl Terminal {
         }))
     }
 
-    /// The keys typed since the last call, at most 64 bytes. The first escape sequence and the keys
-    /// after it are dropped.
+    /// Up to 64 typed bytes. Drops the first escape sequence and the bytes after it.
     pub(crate) fn keys(&self) -> Vec<u8> {
         if before().is_none() {
-            // A panic restored the terminal, and a read would wait for a whole line.
+            // A read would wait for a whole line, for example after a panic restored the terminal.
             return Vec::new();
         }
         let mut typed = [0; 64];
-        // Keys are read from stdout, because a terminal at stdout is usually open for reading too.
+        // A terminal at stdout is usually open for reading too.
         let len = rustix::io::read(stdout(), &mut typed).unwrap_or(0);
         let keys = typed[..len].iter().copied();
         keys.take_while(|key| *key != 0x1b).collect()
     }
 
     /// Whether the size changed since the last call, or the terminal was taken over again. Stops
-    /// the process if ^Z requested that.
+    /// the process after ^Z.
     pub(crate) fn is_changed(&mut self) -> bool {
         let size = self.size();
         let mut is_changed = std::mem::replace(&mut self.drawn, size) != size;
@@ -115,8 +110,7 @@ impl Terminal {
             self.goes_on.store(true, SeqCst);
         }
         if self.goes_on.swap(false, SeqCst) {
-            // The shell may have changed the terminal's modes while the process was stopped, for
-            // example by SIGSTOP.
+            // The shell may have changed the terminal's modes while the process was stopped.
             enter();
             is_changed = true;
         }
@@ -159,7 +153,7 @@ fn before() -> MutexGuard<'static, Option<Termios>> {
     BEFORE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ignores write errors: if the terminal hung up, SIGHUP reports that.
+/// Ignores errors: if the terminal hung up, SIGHUP reports that.
 fn write(bytes: &[u8]) {
     let mut out = stdout().lock();
     let _ = out.write_all(bytes).and_then(|()| out.flush());
@@ -173,8 +167,7 @@ fn enter() {
     *before = Some(modes.clone());
     let mut ours = modes;
     ours.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
-    // ^S would freeze the screen until ^Q, and ^\ would end the program without restoring the
-    // terminal.
+    // ^S would freeze the screen until ^Q. ^\ would end the program without restoring the terminal.
     ours.input_modes -= InputModes::IXON;
     for (code, value) in [
         (SpecialCodeIndex::VQUIT, 0),
@@ -187,7 +180,6 @@ fn enter() {
     write(ENTER);
 }
 
-/// Restores the terminal, if we changed it.
 pub(crate) fn leave() {
     if let Some(modes) = before().take() {
         let _ = tcsetattr(stdout(), OptionalActions::Now, &modes);

@@ -5,8 +5,7 @@ use std::time::Duration;
 use retroscope_capture::quantity;
 pub(crate) use retroscope_capture::quantity::counted;
 
-/// Parses a size in bytes: `4GiB`, `512MiB`, `4G`. The suffix is required and means a power of
-/// 1024.
+/// Parses a size in bytes: `4GiB`, `512MiB`, `4G`. The suffix is required, and is a power of 1024.
 ///
 /// # Errors
 /// A sentence that says what to write instead.
@@ -41,7 +40,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     bytes.map(|bytes| bytes as u64).ok_or_else(wrong)
 }
 
-/// Parses a size like [`size`], or `0` for no limit.
+/// Parses a size like [`size`], or `0`.
 ///
 /// # Errors
 /// A sentence that says what to write instead.
@@ -58,7 +57,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     quantity::duration(text).ok_or_else(wrong)
 }
 
-/// A size for a person: `1 GiB`, `512 MiB`, `1.5 GiB`.
+/// A size for people: `1 GiB`, `512 MiB`, `1.5 GiB`.
 pub(crate) fn show_size(bytes: u64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;

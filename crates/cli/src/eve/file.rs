@@ -12,7 +12,6 @@ use retroscope_unix::{Owner, open_to_append};
 
 use super::output::{LineOutput, Trouble};
 
-/// A file that lines are appended to.
 #[derive(Debug)]
 pub(super) struct File {
     path: PathBuf,
@@ -48,11 +47,11 @@ impl LineOutput for File {
     }
 }
 
-/// Opens a file for appending, or creates the file with mode 0640, less the umask, and this owner.
-/// If the last line of the file has no line end, tries to append a line end before our first line.
+/// Opens a file for appending. A new file has mode 0640, less the umask, and this owner. Tries to
+/// end a torn last line before our first line.
 fn open(path: &Path, owner: Owner) -> Result<fs::File, String> {
-    // This check only gives a better message than the system's error. `open_to_append` does not
-    // wait for a pipe, and the kind of the opened file is checked below.
+    // This check only gives a better message than the system's error: `open_to_append` does not
+    // wait for a pipe.
     if let Ok(found) = fs::metadata(path) {
         check_kind(found.file_type())?;
     }
@@ -67,7 +66,6 @@ fn open(path: &Path, owner: Owner) -> Result<fs::File, String> {
     Ok(file)
 }
 
-/// Refuses directories, sockets and pipes, with a message that says what to write instead.
 fn check_kind(kind: fs::FileType) -> Result<(), String> {
     let refused = |what: &str, instead: &str| Err(format!("it is {what}: {instead}"));
     if kind.is_dir() {
@@ -81,7 +79,6 @@ fn check_kind(kind: fs::FileType) -> Result<(), String> {
     }
 }
 
-/// Whether the last byte of a file does not end a line.
 fn ends_mid_line(file: &fs::File, bytes: u64) -> io::Result<bool> {
     let Some(last_at) = bytes.checked_sub(1) else {
         return Ok(false);

@@ -1,9 +1,7 @@
 //! Writes lines of EVE JSON to a file, to stdout, or to a socket at which another program listens.
 //!
-//! Lines are collected and written together. A full disk or a slow reader may accept only a part of
-//! a line. The rest of that line goes out first when there is room again. Meanwhile, complete lines
-//! that find no room are lost and counted. A new connection or a reopened file begins with a whole
-//! line.
+//! A full disk or a slow reader may accept a part of a line. The rest of that line goes out first
+//! when there is room again. Meanwhile, complete lines that find no room are lost and counted.
 
 mod file;
 mod output;
@@ -31,14 +29,13 @@ const COLLECTED_BYTES: usize = 64 * 1024;
 /// Minimum time between two messages that lines are being lost.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
-/// Options of the writer.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     /// Seed of Community IDs.
     pub(crate) community_id_seed: u16,
     /// Maximum time for which a flush waits for a slow reader: 100 ms live. `None`: no limit.
     pub(crate) patience: Option<Duration>,
-    /// User and group of a new file, from [`crate::privileges::Privileges::owner`].
+    /// User and group of a new file.
     pub(crate) owner: Owner,
 }
 
@@ -64,7 +61,6 @@ pub(crate) struct Counters {
     pub(crate) not_ip: u64,
 }
 
-/// Writes lines. A flush usually blocks for at most [`Options::patience`], and for disk writes.
 pub(crate) struct EveWriter {
     target: EveTarget,
     options: Options,
@@ -73,19 +69,17 @@ pub(crate) struct EveWriter {
     interfaces: HashMap<u16, String>,
     /// Lines that are not completely written yet.
     collected: Vec<u8>,
-    /// Bytes of `collected` that are written. Between two calls these are bytes of the first line
-    /// only.
+    /// Bytes of `collected` that are written. Between two calls these bytes belong to the first
+    /// line.
     sent: usize,
-    /// A flush could not write all lines, and neither a flush nor a reopening has succeeded since.
+    /// Whether the last flush failed to write all lines; `false` after a reopening.
     is_stalled: bool,
     has_left: bool,
     counters: Counters,
-    /// Receives the messages about lost lines, and about files that cannot be opened again.
     tell: Box<dyn FnMut(&str) + Send>,
     told: Option<ReportedLosses>,
 }
 
-/// State of the messages about lost lines.
 #[derive(Debug, Clone, Copy)]
 struct ReportedLosses {
     at: Instant,
@@ -96,8 +90,8 @@ struct ReportedLosses {
 }
 
 impl EveWriter {
-    /// Opens the output, before privileges are dropped. `tell` receives a message when lines begin
-    /// to be lost, at most once a minute, and then a message when lines are written again.
+    /// Opens the output. `tell` receives a message when lines begin to be lost, at most once a
+    /// minute, and when lines are written again.
     ///
     /// # Errors
     /// A message that says why the output cannot be opened.
@@ -140,12 +134,12 @@ impl EveWriter {
         }
     }
 
-    /// Sets the name of a live interface, for all later lines with this interface number.
+    /// Sets the name of a live interface for later lines.
     pub(crate) fn interface(&mut self, number: u16, name: &str) {
         self.interfaces.insert(number, name.to_owned());
     }
 
-    /// Collects the lines of flows. Some lines may stay in memory until [`Self::flush`].
+    /// Collects the lines of flows until [`Self::flush`], or until there are [`COLLECTED_BYTES`].
     pub(crate) fn flows(&mut self, ended: &[EndedFlow]) {
         for ended in ended {
             let interface = self.interfaces.get(&ended.flow.interface());
@@ -160,8 +154,7 @@ impl EveWriter {
         }
     }
 
-    /// Collects the line of a recorder event, see [`retroscope_eve::event`]. The line may stay in
-    /// memory until [`Self::flush`]. An event that cannot be serialized counts as lost.
+    /// Collects the line of a recorder event, like [`Self::flows`].
     pub(crate) fn event(&mut self, time_ns: i64, body: &impl Serialize) {
         if retroscope_eve::event(&mut self.collected, time_ns, body).is_err() {
             self.counters.lost += 1;
@@ -169,9 +162,8 @@ impl EveWriter {
         self.flush_if_full();
     }
 
-    /// Writes the collected lines. Then reopens a file by its name, after another program renamed
-    /// the file (SIGHUP); other outputs stay open. If the file cannot be opened, lines continue in
-    /// the old file.
+    /// Writes the collected lines, and reopens a file by its name: another program has renamed the
+    /// file. If the file cannot be opened, lines continue in the old file.
     pub(crate) fn rotate(&mut self) {
         self.flush();
         match self.output.reopen() {
@@ -187,20 +179,18 @@ impl EveWriter {
         }
     }
 
-    /// Writes the collected lines. Lines that find no room are lost, except a partly written line:
-    /// its rest waits for room. If the output is gone and cannot be connected again, all lines are
-    /// lost.
+    /// Writes the collected lines. Lines that find no room are lost, except the rest of a partly
+    /// written line. If the output is gone and cannot be connected again, all lines are lost.
     pub(crate) fn flush(&mut self) {
         self.deliver(Instant::now());
     }
 
-    /// Counts so far, without lines that wait for [`Self::flush`].
     #[cfg(test)]
     pub(crate) fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Whether the reader of stdout left. All further lines are then lost, which is no error.
+    /// Whether the reader of stdout closed its end, which is no error.
     pub(crate) fn has_left(&self) -> bool {
         self.has_left
     }
@@ -218,10 +208,10 @@ impl EveWriter {
         }
     }
 
-    /// Does the work of [`Self::flush`] at `now`, a time of a monotonic clock.
+    /// Does the work of [`Self::flush`] at `now`.
     fn deliver(&mut self, now: Instant) {
-        // After a flush that waited in vain for a slow reader, do not wait again until a flush has
-        // written all lines.
+        // After a wait in vain for a slow reader, do not wait again until a flush has written all
+        // lines.
         let stalled = Some(Duration::ZERO).filter(|_| self.is_stalled);
         let mut patience = match self.options.patience {
             None => None,
@@ -266,14 +256,12 @@ impl EveWriter {
         }
     }
 
-    /// Discards all lines that are not completely written.
     fn lose_all(&mut self) {
         self.counters.lost += lines(&self.collected[self.sent..]);
         self.collected.clear();
         self.sent = 0;
     }
 
-    /// Discards all lines except the partly written line.
     fn keep_torn_line(&mut self) {
         let start = line_start(&self.collected, self.sent);
         let mut end = start;
@@ -297,7 +285,7 @@ impl EveWriter {
         }
         match &mut self.told {
             Some(told) if !told.is_over => return,
-            // Messages are rare on purpose. The next message counts these lines too.
+            // Messages are rare on purpose. A later message counts these lines too.
             Some(told) if now.saturating_duration_since(told.at) < TELL_EVERY => return,
             _ => {}
         }
@@ -327,7 +315,6 @@ impl EveWriter {
     }
 }
 
-/// Counts the line ends in `bytes`.
 fn lines(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }

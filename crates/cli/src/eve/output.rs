@@ -12,21 +12,20 @@ use rustix::{
 
 /// An output of EVE lines.
 pub(super) trait LineOutput: Send {
-    /// Writes at least one byte and at most all bytes. Waits for a slow reader at most `patience`,
-    /// and subtracts the waited time from `patience`. `None`: without limit.
+    /// Writes at least one byte. Waits for a slow reader at most `patience`, and subtracts the
+    /// waited time from `patience`. `None`: without limit.
     ///
     /// # Errors
     /// Nothing was written, for the reason in [`Trouble`].
     fn write(&mut self, bytes: &[u8], patience: &mut Option<Duration>) -> Result<usize, Trouble>;
 
-    /// Called after [`Trouble::Gone`]: returns whether the output is connected again. `now` is a
-    /// time of a monotonic clock.
+    /// Called after [`Trouble::Gone`]: returns whether the output is connected again.
     fn renew(&mut self, now: Instant) -> bool {
         let _ = now;
         false
     }
 
-    /// Reopens a file by its name. Returns `false` for outputs that are no files.
+    /// Reopens a file by its name. Returns `false` for other outputs.
     ///
     /// # Errors
     /// A message that says why the file cannot be opened. The old file stays open.
@@ -35,19 +34,18 @@ pub(super) trait LineOutput: Send {
     }
 }
 
-/// The reason why an output accepts no bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// No room at present, or another error of a write. A partly written line continues later.
+    /// No room at present, or another error of a write.
     Full(String),
-    /// The socket has no connection any more, for example because its reader is gone.
+    /// The socket has no connection, for example because its reader is gone.
     Gone(String),
     /// The reader of stdout is gone, which is no error.
     Left,
 }
 
-/// Waits until there is room. Returns `false` if `patience` is used up or poll(2) fails. After a
-/// signal or an error of `fd`, may return `true` without room.
+/// Waits for room. Returns `false` if `patience` is used up or poll(2) fails. After a signal or an
+/// error of `fd`, may return `true` without room.
 pub(super) fn wait_for_room(fd: BorrowedFd<'_>, patience: &mut Option<Duration>) -> bool {
     let begun = Instant::now();
     let time_out = patience.map(|patience| {
@@ -63,7 +61,7 @@ pub(super) fn wait_for_room(fd: BorrowedFd<'_>, patience: &mut Option<Duration>)
     }
     match ready {
         Ok(0) => false,
-        // The next write returns the error, if poll(2) reported an error.
+        // If `fd` has an error, the next write returns the error.
         Ok(_) => true,
         Err(Errno::INTR) => *patience != Some(Duration::ZERO),
         Err(_) => false,

@@ -20,12 +20,10 @@ use super::output::{LineOutput, Trouble, wait_for_room};
 /// Minimum time between two attempts to connect.
 const CONNECT_EVERY: Duration = Duration::from_secs(1);
 
-/// A connection that is reopened after its reader has left.
 #[derive(Debug)]
 pub(super) struct Socket {
     path: PathBuf,
     stream: Option<OwnedFd>,
-    /// Time of the last attempt to connect.
     tried: Instant,
 }
 
@@ -77,8 +75,7 @@ impl LineOutput for Socket {
     }
 }
 
-/// Opens a non-blocking connection. Connecting does not block either: a listener with a full
-/// backlog refuses the connection.
+/// Connects without blocking: connect(2) fails with EAGAIN if the backlog of the listener is full.
 fn connected(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -10,10 +10,9 @@ use rustix::io::Errno;
 
 use super::output::{LineOutput, Trouble, wait_for_room};
 
-/// Bytes that a write to a pipe with room accepts at once: `PIPE_BUF` of pipe(7).
+/// Bytes that a pipe with room accepts without blocking: `PIPE_BUF` of pipe(7).
 const SURE_BYTES: usize = 4096;
 
-/// Stdout, or a pipe in tests.
 #[derive(Debug)]
 pub(super) struct Stdout(pub(super) OwnedFd);
 
@@ -26,9 +25,8 @@ impl Stdout {
 
 impl LineOutput for Stdout {
     fn write(&mut self, bytes: &[u8], patience: &mut Option<Duration>) -> Result<usize, Trouble> {
-        // Stdout stays as blocking as it is, because other processes share the mode of the open
-        // file. With `patience`, each write follows a poll(2) and has at most `SURE_BYTES`. A pipe
-        // with room accepts these bytes without blocking.
+        // Other processes share the blocking mode of the open file, so the mode stays. With
+        // `patience`, each write therefore follows a poll(2) and has at most `SURE_BYTES`.
         let bytes = match patience {
             Some(_) => &bytes[..bytes.len().min(SURE_BYTES)],
             None => bytes,

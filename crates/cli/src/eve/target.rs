@@ -1,13 +1,12 @@
-//! The destination of EVE lines, as users write it.
+//! The argument that names the destination of EVE lines.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
 use rustix::net::SocketAddrUnix;
 
-/// The destination of EVE lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EveTarget {
-    /// `-`, which means stdout.
+    /// Stdout: `-`.
     Stdout,
     /// A file to which lines are appended.
     File(PathBuf),

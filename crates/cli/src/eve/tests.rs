@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// The messages of a writer.
 #[derive(Debug, Clone, Default)]
 struct Said(Arc<Mutex<Vec<String>>>);
 
@@ -30,7 +29,6 @@ impl Said {
     }
 }
 
-/// Options that do not wait for slow readers.
 fn at_once() -> Options {
     Options {
         patience: Some(Duration::ZERO),
@@ -46,7 +44,7 @@ fn file(path: &Path, options: Options, said: &Said) -> EveWriter {
     open(path.to_str().unwrap(), options, said).unwrap()
 }
 
-/// Writes an event with a number. All events of a test have the same length.
+/// Writes an event. All events of a test have the same length.
 fn put(writer: &mut EveWriter, number: u64) {
     writer.event(0, &json!({"number": 1_000_000 + number}));
 }
@@ -139,8 +137,7 @@ fn a_file_is_appended_to_and_for_its_group_only() {
     assert_eq!(said.take(), Vec::<String>::new());
 }
 
-/// Another user plants a link, or a second name of root's file, at a path that root appends to. The
-/// writer must refuse such a path.
+/// Another user plants a link, or a second name of root's file, at a path that root appends to.
 #[test]
 fn a_file_that_another_user_names_is_not_appended_to() {
     if !rustix::process::geteuid().is_root() {
@@ -305,7 +302,6 @@ fn trouble_is_told_once_a_minute() {
     assert_eq!(writer.close(), counters(3, 4));
 }
 
-/// An output that a test controls.
 #[derive(Debug, Clone, Default)]
 struct Scripted(Arc<Mutex<Script>>);
 
@@ -313,7 +309,6 @@ struct Scripted(Arc<Mutex<Script>>);
 struct Script {
     /// Bytes that the output still accepts.
     room: usize,
-    /// Whether the reader is gone.
     is_gone: bool,
     /// Written bytes, one text for each connection.
     written: Vec<String>,
@@ -357,8 +352,7 @@ fn the_rest_of_a_line_goes_first() {
     );
     put(&mut writer, 0);
     let line = writer.collected.len();
-    // The output accepts only `part` bytes of the first line, while other lines follow. The rest of
-    // the first line must precede the next written line.
+    // The output accepts only `part` bytes of the first line.
     for part in 0..=line {
         let script = || script.0.lock().unwrap();
         (1..3).for_each(|number| put(&mut writer, number));
@@ -410,7 +404,6 @@ fn who_comes_next_begins_with_a_whole_line() {
     assert_eq!(writer.close(), counters(3, 2));
 }
 
-/// A writer, its listener and the accepted connection.
 fn connection(path: &Path, said: &Said) -> (EveWriter, UnixListener, UnixStream) {
     let listener = UnixListener::bind(path).unwrap();
     let writer = open(&format!("unix:{}", path.display()), at_once(), said).unwrap();
@@ -487,7 +480,6 @@ fn a_reader_that_comes_back_is_found_once_a_second() {
     assert!(said[1].ends_with("2 lines lost"), "{said:?}");
 }
 
-/// A writer whose stdout is a pipe.
 fn to_pipe(options: Options) -> (EveWriter, io::PipeReader) {
     let (reader, writer) = io::pipe().unwrap();
     let output = Box::new(stdout::Stdout(writer.into()));
@@ -509,7 +501,7 @@ fn a_slow_reader_of_stdout_is_not_waited_for() {
         reader.read_to_string(&mut text).unwrap();
         text
     });
-    // Now the writer waits for the reader without a limit, so no more lines are lost.
+    // The writer now waits for the reader without a limit, so no more lines are lost.
     writer.options.patience = None;
     let counted = writer.close();
     let numbers = numbers(&read.join().unwrap());
