@@ -29,7 +29,7 @@ use clap::{
 
 use crate::Cli;
 
-/// Files and directories of the workspace with documentation, examples and packaging files.
+/// Documentation, examples and packaging files.
 const CHECKED: [&str; 6] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -39,7 +39,7 @@ const CHECKED: [&str; 6] = [
     "contrib",
 ];
 
-/// Directories of Rust sources. Their comments and messages name commands in code spans.
+/// Rust sources, whose comments and messages name commands in code spans.
 const SOURCES: [&str; 2] = ["crates/api/src", "crates/cli/src"];
 
 /// Minimum number of whole command lines and of code spans. Lower numbers mean that the extraction
@@ -61,7 +61,6 @@ const PROGRAM_FOLDERS: [&str; 3] = ["bin", "debug", "release"];
 #[derive(Debug)]
 struct Code {
     text: String,
-    /// Whether the code is a code span, which may leave out arguments.
     is_span: bool,
 }
 
@@ -119,7 +118,6 @@ fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// The files at and below these paths of the workspace, except images and JSON.
 fn files(paths: &[&str]) -> Vec<PathBuf> {
     let mut waiting: Vec<PathBuf> = paths.iter().map(|path| root().join(path)).collect();
     let mut files = Vec::new();
@@ -144,7 +142,6 @@ fn is_named(command: &Documented) -> bool {
     first.is_some_and(|it| it.starts_with(|letter: char| letter.is_ascii_lowercase()))
 }
 
-/// Number of places where a word follows the program's name, as in a command line.
 fn mentions(text: &str) -> usize {
     let follows = |(at, name): &(usize, &str)| {
         let before = text[..*at].chars().next_back();
@@ -467,7 +464,7 @@ fn parse_words(words: &[String], may_lack: bool) -> Result<(), String> {
 }
 
 /// Makes the arguments with these names accept any value. Names have the form of clap's errors:
-/// `--duration <TIME>`. The name of a positional argument selects all positional arguments.
+/// `--duration <TIME>`. One positional name selects all positional arguments.
 fn with_any_value(command: Command, names: &[String]) -> Command {
     let is_named = |arg: &Arg, name: &String| match arg.get_long() {
         Some(long) => name.split([' ', '=', '[']).next() == Some(&format!("--{long}")),

@@ -283,7 +283,6 @@ mod tests {
     fn nothing_is_left_but_what_dumps_need() {
         let folder = tempfile::tempdir().unwrap();
         let privileges = Privileges::new("-Z", None, Some(folder.path())).unwrap();
-        // A separate thread, because dropping privileges cannot be undone.
         let left = std::thread::scope(|scope| {
             let give_up = || {
                 let left = privileges.give_up().unwrap();
@@ -297,8 +296,8 @@ mod tests {
         assert_eq!(left, CapabilitySet::empty(), "the folder is its own");
     }
 
-    /// The user of `-Z` makes a link to a directory of root. Root must not create a directory
-    /// through this link and give it to the user.
+    /// Root must not create a directory through a link of the user of `-Z` and give this directory
+    /// to the user.
     #[test]
     fn a_directory_that_the_users_link_leads_to_is_not_given_away() {
         if !rustix::process::geteuid().is_root() {

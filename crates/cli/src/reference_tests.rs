@@ -29,7 +29,6 @@ fn check(name: &str, page: &str) {
     );
 }
 
-/// Joins paragraphs into one line, adds missing full stops, and escapes backslashes for Markdown.
 fn sentences(text: &str) -> String {
     let paragraphs = text.split("\n\n").map(|it| {
         let line = it.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -195,8 +194,7 @@ mod options {
         }
     }
 
-    /// Formats a paragraph after a command's options. Lines that begin with two spaces become a
-    /// block of code.
+    /// Formats a paragraph after a command's options. Indented lines become code.
     fn example_or_text(part: &str) -> String {
         let (code, text): (Vec<&str>, Vec<&str>) =
             part.lines().partition(|it| it.starts_with("  "));
@@ -296,7 +294,6 @@ mod api {
         format!("[{name}](#{})", heading.to_lowercase().replace(' ', "-"))
     }
 
-    /// The parts of `allOf`, `anyOf` or `oneOf`, or the schema itself.
     fn parts(schema: &Json) -> Vec<&Json> {
         let parts = ["allOf", "anyOf", "oneOf"]
             .iter()
@@ -367,7 +364,6 @@ mod api {
             .collect()
     }
 
-    /// Formats a description: paragraphs, then a list.
     fn about(description: &str) -> String {
         let (text, list) = description.split_once("\n- ").unwrap_or((description, ""));
         let paragraphs = text

@@ -105,7 +105,6 @@ impl Terminal {
         let mut is_changed = std::mem::replace(&mut self.drawn, size) != size;
         if self.stops.swap(false, SeqCst) {
             leave();
-            // Returns when the process continues.
             let _ = emulate_default_handler(SIGTSTP);
             self.goes_on.store(true, SeqCst);
         }

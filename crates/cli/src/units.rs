@@ -57,7 +57,6 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     quantity::duration(text).ok_or_else(wrong)
 }
 
-/// A size for people: `1 GiB`, `512 MiB`, `1.5 GiB`.
 pub(crate) fn show_size(bytes: u64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;

@@ -137,7 +137,7 @@ fn a_file_is_appended_to_and_for_its_group_only() {
     assert_eq!(said.take(), Vec::<String>::new());
 }
 
-/// Another user plants a link, or a second name of root's file, at a path that root appends to.
+/// Another user plants a link, or a second name of root's file.
 #[test]
 fn a_file_that_another_user_names_is_not_appended_to() {
     if !rustix::process::geteuid().is_root() {

@@ -341,7 +341,6 @@ mod tests {
 
     use super::*;
 
-    /// The clock steps forward by an hour in the middle of a bucket.
     #[test]
     fn a_bucket_has_the_stamps_of_its_ends() {
         let mut config = RingConfig::new(8 << 20, 1, 1);

@@ -374,8 +374,7 @@ impl StatusView<'_> {
         }
     }
 
-    /// Adds the lines of a table with a heading in its first row. `right` lists the columns that
-    /// are aligned to the right.
+    /// The first row is the heading. `right` lists the columns that are aligned to the right.
     fn table<const N: usize>(&mut self, rows: &[[String; N]], right: &[usize]) {
         for (at, text) in columns(rows, right).lines().enumerate() {
             let look = if at == 0 {
