@@ -26,7 +26,7 @@ use crate::{
     token::Tokens,
 };
 
-/// Interval at which [`App::revoked`] checks the caller's token and session.
+/// Interval between two checks of the token and the session by [`App::revoked`].
 const TOKEN_CHECK_PERIOD: Duration = Duration::from_secs(1);
 
 task_local! {
@@ -34,48 +34,43 @@ task_local! {
     pub(crate) static PERMIT: Arc<ConcurrencyPermit>;
 }
 
-/// The state of the API, such as the recorder, the limits, and the counters.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) handle: RecorderHandle,
-    /// Flag that a source checks while it waits in a read, for example of a pipe. The API sets the
-    /// flag before it stops the recorder.
+    /// Flag that a source checks while it waits in a read, for example of a pipe.
     pub(crate) stop: Arc<AtomicBool>,
-    /// The tokens of the token file; `None`: there is no token file.
+    /// `None`: there is no token file.
     pub(crate) tokens: Option<Tokens>,
     /// `None`: no TLS.
     pub(crate) tls: Option<Arc<Tls>>,
-    /// Host names, in lower case, that requests may use in addition to IP addresses and
-    /// `localhost`.
+    /// Additional host names, in lower case, that requests may use.
     pub(crate) hosts: Vec<String>,
     /// Limit of queries that follow the recording, and of downloads of open dumps.
     pub(crate) follow_limit: Arc<ConcurrencyLimit>,
-    /// Limit of queries that do not follow the recording, scans, streams, lists of dumps, and
-    /// downloads of finished dumps. Also the limit of checks of filters, and of notifications of
-    /// Alertmanager.
+    /// Limit of queries that do not follow the recording, and for example of scans, streams and
+    /// downloads of finished dumps.
     pub(crate) query_limit: Arc<ConcurrencyLimit>,
     /// Limit of timelines that read packets.
     pub(crate) peaks_limit: Arc<ConcurrencyLimit>,
-    /// Limit of requests for packet details that are answered at the same time. Such a request may
-    /// start Wireshark's `sharkd`.
+    /// Limit of requests for packet details, which may start Wireshark's `sharkd`.
     pub(crate) dissection_limit: Arc<ConcurrencyLimit>,
     /// The state and the verdicts of recent queries.
     pub(crate) queries: Arc<Queries>,
     pub(crate) listener_limit: Arc<ConcurrencyLimit>,
-    /// Limit of requests of one account that are answered at the same time.
+    /// Limit of concurrent requests.
     pub(crate) request_limit: Arc<ConcurrencyLimit>,
     /// Limit of manual triggers that are compiled and started at the same time.
     pub(crate) trigger_limit: Arc<ConcurrencyLimit>,
     pub(crate) services: Services,
     pub(crate) keys: IdempotencyKeys,
-    /// Whether the page is served, and sessions are possible.
+    /// Whether the web page is served. Then sessions are possible.
     pub(crate) has_page: bool,
-    /// The base of the page's address for a link that a client of the unix socket makes; `None`:
-    /// there is no page, or no TCP address serves the page.
+    /// The web page's address for links that clients of the unix socket request; `None`: no TCP
+    /// address serves the page.
     pub(crate) page_url: Option<String>,
     pub(crate) sessions: Sessions,
     pub(crate) refusals: Refusals,
-    /// Counters of the API itself, for the metrics.
+    /// Counters of the API, for the metrics.
     pub(crate) counts: Arc<Requests>,
 }
 
@@ -93,8 +88,7 @@ impl App {
         Ok(())
     }
 
-    /// Checks that the caller's token is still valid and unchanged, and that its session has not
-    /// ended. Does not count as use of the session.
+    /// Checks the caller's token and session. Does not count as use of the session.
     ///
     /// # Errors
     ///
@@ -115,8 +109,7 @@ impl App {
         self.sessions.end_unless(is_valid);
     }
 
-    /// Reports a refused client as an event, unless [`Refusals`] only counts the refusal. Then
-    /// [`Self::report_refusals`] reports it later as a part of a sum.
+    /// Reports a refused client as an event, at once or later in a sum: see [`Refusals`].
     pub(crate) fn refuse(&self, refusal: Refusal) {
         if let Some(refusal) = self.refusals.add(refusal, Instant::now()) {
             self.handle.tell_refusal(refusal);
@@ -129,8 +122,7 @@ impl App {
         due.for_each(|refusal| self.handle.tell_refusal(refusal));
     }
 
-    /// Waits until [`Self::check`] refuses a caller. Returns the sentence of the refusal. Each
-    /// successful check counts as use of the caller's session.
+    /// Waits until [`Self::check`] refuses a caller, and returns the error.
     pub(crate) async fn revoked(&self, caller: &Caller) -> String {
         if caller.token.is_none() && caller.session.is_none() {
             return pending().await;
@@ -144,7 +136,7 @@ impl App {
     }
 }
 
-/// Does work for a caller, unless the caller's token or session ends before.
+/// Does work for a caller until the caller's token or session ends.
 ///
 /// # Errors
 ///
@@ -175,8 +167,8 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Runs work that may wait for the recorder or for the ring on a blocking thread. The work keeps
-/// the permit of its request until the work ends, even if the client disconnects before.
+/// Runs work that may wait for the recorder or the ring on a blocking thread. The work keeps the
+/// permit of its request, even if the client disconnects.
 pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
@@ -217,7 +209,7 @@ mod tests {
         let runtime = Builder::new_multi_thread().worker_threads(1).build();
         let runtime = runtime.unwrap();
         // Declared after the runtime: if an assertion fails, `release` is dropped first and ends
-        // the work. The runtime's drop waits for this work.
+        // the work, for which the runtime's drop waits.
         let (release, released) = channel::<()>();
         let work = run_blocking(move || {
             let _ = released.recv();

@@ -1,7 +1,5 @@
-//! A blocking client of the API, for `retroscope query` and other commands.
-//!
-//! Each request has a separate connection. The client speaks HTTP/1.1 over a unix socket, TCP, or
-//! TLS. It verifies the server's certificate with the system's authorities or with a given file.
+//! A blocking client of the API, for `retroscope query` and other commands. Each request has a
+//! separate connection.
 
 mod endpoint;
 mod tls;
@@ -31,10 +29,9 @@ pub use hyper::Method;
 
 /// Time limit for making a connection, TLS included.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// Time limit for silence before and within an answer. The server sends something about every
-/// second to a query that follows, and about every 15 s to a listener to events.
+/// Time limit for silence before and within an answer.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Time limit for silence before and within an answer that needs a search of the ring or of dumps.
+/// Like [`SILENCE`], for an answer that needs a search of the ring or of dumps.
 const SEARCH_WAIT: Duration = Duration::from_secs(3600);
 /// Interval at which a caller that waits for data can do other work.
 const POLL_PERIOD: Duration = Duration::from_millis(100);
@@ -46,10 +43,10 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 pub struct ClientConfig {
     /// The recorder's address.
     pub endpoint: Endpoint,
-    /// The token; `None`: the client sends no token. A unix socket needs no token.
+    /// The token, which a unix socket does not need.
     pub token: Option<String>,
-    /// A file of the authorities (PEM) that may have signed the server's certificate; `None`: the
-    /// system's authorities.
+    /// A file of the authorities (PEM) for the server's certificate; `None`: the system's
+    /// authorities.
     pub authorities: Option<PathBuf>,
     /// The client's certificate and its key (PEM), if the server demands a certificate.
     pub certificate: Option<(PathBuf, PathBuf)>,
@@ -79,8 +76,7 @@ pub enum ClientError {
     /// The configuration or the request cannot be used, or tokio's runtime cannot start.
     #[error("{0}")]
     Config(String),
-    /// The client got no answer. For example, no server listens, the server's certificate is not
-    /// trusted, or a time limit passed.
+    /// The client got no answer. For example, no server listens, or a time limit passed.
     #[error("{to}: {why}")]
     Connect {
         /// The address of the attempt.
@@ -95,12 +91,12 @@ pub enum ClientError {
         status: u16,
         /// The last word of the problem's type, such as `limit`; empty if the answer has no type.
         kind: String,
-        /// If `kind` is `rule-exists`: whether the existing rule is defined as the requested rule.
+        /// If `kind` is `rule-exists`: whether the existing rule is defined as requested.
         is_as_requested: bool,
         /// The reason and the remedy.
         detail: String,
     },
-    /// The answer ended early. For example, the connection ended, or the server stopped sending.
+    /// The answer ended early.
     #[error("{to}: the answer was cut in the middle: {why}")]
     Cut {
         /// The server's address.
@@ -108,8 +104,7 @@ pub enum ClientError {
         /// How the answer ended.
         why: String,
     },
-    /// The answer cannot be used: for example, it is not valid HTTP or JSON, it is a refusal
-    /// without problem details (RFC 9457), or it is larger than 64 MiB.
+    /// The answer cannot be used. For example, it is not valid HTTP or JSON, or larger than 64 MiB.
     #[error("{to}: this is no answer of a recorder: {why}")]
     Foreign {
         /// The server's address.
@@ -152,8 +147,7 @@ impl ApiRequest {
         }
     }
 
-    /// Accepts that the server is silent for up to an hour, because a search of a large ring takes
-    /// long.
+    /// Accepts silence of the server for an hour, because a search of a large ring takes long.
     #[must_use]
     pub fn patient(mut self) -> Self {
         self.wait = SEARCH_WAIT;
@@ -182,7 +176,7 @@ impl ApiRequest {
     }
 }
 
-/// A successful answer. Its body may still be on its way.
+/// A successful answer. Its body may arrive later.
 #[derive(Debug)]
 pub struct ApiAnswer<'a> {
     client: &'a Client,
@@ -328,7 +322,6 @@ impl Client {
         }
     }
 
-    /// Classifies an error that occurred before the answer.
     fn foreign(&self, error: &hyper::Error) -> ClientError {
         let to = self.config.endpoint.to_string();
         let why = causes(error);
@@ -365,7 +358,7 @@ impl ApiAnswer<'_> {
         self.piece_or(|| ())
     }
 
-    /// Like [`Self::piece`], and calls `waiting` every 100 ms while no data arrives.
+    /// Like [`Self::piece`], and calls `waiting` about every 100 ms while no data arrives.
     ///
     /// # Errors
     ///
@@ -438,12 +431,12 @@ impl ApiAnswer<'_> {
         ClientError::Foreign { to, why }
     }
 
-    /// The error of a refusal, which usually has problem details (RFC 9457).
     fn refusal(self) -> ClientError {
         let status = self.response.status();
         let is_problem = self.header("content-type") == Some("application/problem+json");
         if !is_problem {
-            // The server's HTTP parser refuses a malformed request without problem details.
+            // The server's HTTP parser refuses a malformed request without problem details (RFC
+            // 9457).
             return self.foreign(&format!("status {status}"));
         }
         match self.json() {
@@ -462,7 +455,7 @@ impl ApiAnswer<'_> {
     }
 }
 
-/// The text of an error and of all its sources. The sources have the details.
+/// The text of an error and of its sources, which have the details.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -496,7 +489,6 @@ mod tests {
 
     use super::*;
 
-    /// `Debug` of a client and of its configuration contains no token.
     #[test]
     fn a_token_is_not_formatted() {
         let config = ClientConfig {
@@ -511,8 +503,7 @@ mod tests {
         assert!(shown.contains("127.0.0.1"), "{shown}");
     }
 
-    /// If the server sends only the head of an answer, reading the body fails after the request's
-    /// time limit.
+    /// The server sends only the head of an answer.
     #[test]
     fn a_silent_answer_is_waited_for() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -523,7 +514,6 @@ mod tests {
             assert!(stream.read(&mut request).unwrap() > 0);
             let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
             stream.write_all(head).unwrap();
-            // The server stays silent until the client disconnects.
             while stream.read(&mut request).is_ok_and(|bytes| bytes > 0) {}
         });
         let client = Client::new(ClientConfig {

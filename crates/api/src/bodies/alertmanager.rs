@@ -7,11 +7,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::request::count;
 
-/// The supported version of notifications.
 const VERSION: &str = "4";
 
 /// A notification of Alertmanager, version 4: Prometheus' documentation, "Configuration",
-/// `<webhook_config>`. Unknown fields are ignored.
+/// `<webhook_config>`.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = AlertmanagerNotification)]
 #[serde(rename_all = "camelCase")]
@@ -22,7 +21,6 @@ pub(crate) struct NotificationBody {
     /// The name of the receiver in Alertmanager's configuration.
     #[serde(default)]
     pub(crate) receiver: String,
-    /// The alerts of a group.
     pub(crate) alerts: Vec<NotifiedAlert>,
     /// The number of alerts that Alertmanager left out (`max_alerts`).
     #[serde(default, deserialize_with = "count")]
@@ -36,7 +34,6 @@ pub(crate) struct NotificationBody {
 pub(crate) struct NotifiedAlert {
     /// Whether the alert is firing.
     pub(crate) status: AlertStatus,
-    /// The alert's labels.
     pub(crate) labels: BTreeMap<String, String>,
     /// The time at which the alert began to fire, RFC 3339.
     #[schema(example = "2026-11-20T19:15:03.5Z")]
@@ -50,9 +47,7 @@ pub(crate) struct NotifiedAlert {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AlertStatus {
-    /// The alert is firing.
     Firing,
-    /// The alert has ended.
     Resolved,
 }
 
@@ -61,8 +56,8 @@ pub(crate) enum AlertStatus {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct NotificationQuery {
-    /// The rule for all alerts of the notification. If left out, each alert names its rule in the
-    /// label `retroscope_rule`.
+    /// The rule for all alerts. If left out, each alert names its rule in the label
+    /// `retroscope_rule`.
     #[param(min_length = 1, max_length = 64)]
     pub(crate) rule: Option<String>,
 }
@@ -73,7 +68,7 @@ pub(crate) struct NotificationQuery {
 pub(crate) struct AnswerBody {
     /// The result of each alert, in the order of the notification.
     pub(crate) alerts: Vec<AlertResultBody>,
-    /// The number of alerts that Alertmanager left out. They started no dumps.
+    /// The number of alerts that Alertmanager left out.
     pub(crate) truncated: u64,
 }
 
@@ -81,7 +76,6 @@ pub(crate) struct AnswerBody {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = AlertmanagerDone)]
 pub(crate) struct AlertResultBody {
-    /// The fingerprint of the alert.
     pub(crate) fingerprint: String,
     pub(crate) outcome: AlertmanagerOutcome,
     /// The number of the alert's dump: see `/v1/dumps/{number}`.
@@ -92,31 +86,30 @@ pub(crate) struct AlertResultBody {
     pub(crate) reason: Option<String>,
 }
 
-/// The result of an alert: a dump, or the reason why the alert has no dump.
+/// The result of an alert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum AlertmanagerOutcome {
     /// The alert started a dump.
     Dump,
-    /// The alert has a dump already: from an earlier notification, or an open dump of the rule with
-    /// the same dump filter, whose window contains the alert.
+    /// The alert has a dump: from an earlier notification, or an open dump of the rule with the
+    /// same dump filter, whose window contains the alert.
     Existed,
-    /// A limit or the hold-off of the rule, a limit of the recorder, or a disabled rule prevented a
-    /// dump. The next notification of the alert tries again.
+    /// A limit, the hold-off or a disabled rule, for example, prevented a dump. The next
+    /// notification of the alert tries again.
     Suppressed,
-    /// No packet of the window is in the ring any more: all packets were overwritten.
+    /// The window ends before the oldest packet in the ring.
     AgedOut,
-    /// The recording started after the window.
+    /// The window ends before the recording began.
     NotRecorded,
     /// The alert cannot start a dump. For example, the rule does not exist, or the labels do not
     /// fit the rule's template.
     Refused,
-    /// The alert has ended. The recorder does nothing.
+    /// The alert has ended, so the recorder does nothing.
     Resolved,
 }
 
 impl NotificationBody {
-    /// Returns the fault of a notification with an unsupported version.
     pub(crate) fn fault(&self) -> Option<String> {
         let version = self.version.get(..16).unwrap_or(&self.version);
         (version != VERSION).then(|| {

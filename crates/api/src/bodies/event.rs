@@ -44,38 +44,37 @@ pub enum EventBody<'a> {
     },
     /// A dump's files were deleted.
     Deleted {
-        /// The dump, its size, and the reason of the deletion.
+        /// The deleted dump.
         #[serde(flatten)]
         dump: &'a DeletedDump,
     },
     /// The command of `--post` for a finished dump ended, could not be started, or was not run.
     Posted {
-        /// The dump and the result of the command.
+        /// The result of the command.
         #[serde(flatten)]
         posted: &'a PostResult,
     },
     /// The recorder acted on an alert of an IDS, or the alert's dump has no packet.
     Alert {
-        /// The fields of the line that identify the alert, the outcome, the dump's number, and the
-        /// reason.
+        /// The alert and its outcome.
         #[serde(flatten)]
         alert: &'a AlertNews,
     },
     /// A client received packets.
     Exported {
-        /// The client, its request, and the amount of data.
+        /// The client and its request.
         #[serde(flatten)]
         export: &'a Export,
     },
     /// A client or a reload of the configuration file changed something, or a reload failed.
     Changed {
-        /// The caller, its address and the change.
+        /// The change.
         #[serde(flatten)]
         change: &'a Change,
     },
     /// Clients were refused.
     Refused {
-        /// The client, its address and the reason.
+        /// The refusal.
         #[serde(flatten)]
         refusal: &'a Refusal,
     },

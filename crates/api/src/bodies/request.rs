@@ -17,10 +17,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::{caller::Caller, past_scan::ScanSummary, problem::Problem, role::Role};
 
-/// The range of leases that a pin may have.
+/// Leases that a pin may have.
 const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
-/// Maximum number of characters of `asked_by`, as in the OpenAPI document.
+/// Maximum number of characters of `asked_by`.
 const ASKED_BY_MAX: usize = 256;
 
 /// A body with the options that triggers and rules share. (serde cannot flatten one struct into
@@ -32,12 +32,10 @@ macro_rules! dump_options {
         $(#[$of_all])*
         pub(crate) struct $name {
             $($(#[$of_field])* pub(crate) $field: $type,)*
-            /// Time before the trigger that the dump includes: `250ms`, `10s`, `5m`. If left out,
-            /// the recorder's option applies.
+            /// Time before the trigger that the dump includes: `250ms`, `10s`, `5m`.
             #[schema(example = "10s", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
             pub(crate) past: Option<String>,
-            /// Time after the trigger that the dump includes. If left out, the recorder's option
-            /// applies.
+            /// Time after the trigger that the dump includes.
             #[schema(example = "5s", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
             pub(crate) future: Option<String>,
             /// The dump ends after this number of packets; 0: no limit.
@@ -50,15 +48,14 @@ macro_rules! dump_options {
             /// The directory for the dump's files: a name below the directory of the dumps.
             #[schema(example = "voip", pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$")]
             pub(crate) into: Option<String>,
-            /// The requester, for the report and the sidecar. The report also has the `caller`: the
-            /// token's name, or the user at the unix socket. If left out, `asked_by` is the
-            /// `caller`.
+            /// The requester, for the report and the sidecar. If left out, `asked_by` is the
+            /// `caller`: the token's name, or the user at the unix socket.
             #[schema(max_length = 256)]
             pub(crate) asked_by: Option<String>,
         }
 
         impl $name {
-            /// The options that triggers and rules share, and the caller's account.
+            /// The shared options, and the caller's account.
             pub(crate) fn window(&self, caller: &Caller) -> Result<TriggerRequest, Problem> {
                 let into = self.into.as_deref().map(SubDirectory::new).transpose();
                 let asked_by = self.asked_by.clone();
@@ -149,8 +146,8 @@ impl FlowBody {
 }
 
 impl TriggerBody {
-    /// Converts the body to a trigger. `key` is the request's `Idempotency-Key`. Then apply
-    /// [`restrict_to_caller`] to the dump filter of the trigger.
+    /// Converts the body to a trigger with an `Idempotency-Key`. [`restrict_to_caller`] must
+    /// restrict the dump filter afterwards.
     pub(crate) fn read(
         self,
         caller: &Caller,
@@ -169,8 +166,8 @@ impl TriggerBody {
             _ => return Err(Problem::invalid("`flow` or `community_id`, not both")),
         };
         let mut request = self.window(caller)?;
-        // A trigger for a flow dumps all packets of the flow by default. The recorder's default
-        // dump filter for manual triggers does not apply.
+        // A trigger for a flow dumps the whole flow by default, not the packets of the recorder's
+        // default dump filter.
         let of_flow = flow.as_ref().map(|_| String::new());
         request.dump = self.dump.or(of_flow);
         Ok(ManualTrigger {
@@ -184,17 +181,17 @@ impl TriggerBody {
 }
 
 dump_options! {
-    /// A manual trigger.
+    /// A manual trigger. For left-out options of the dump, the recorder's options apply.
     TriggerBody {
         /// The dump filter, a pcap-filter(7) expression; empty: all packets. If left out, the
-        /// filter of the recorder's option applies, or the whole flow if the trigger has a flow.
+        /// recorder's filter applies, or the whole flow if the trigger has a flow.
         #[schema(example = "udp port 53")]
         dump: Option<String>,
-        /// The flow to dump, in both directions and under any VLAN tags. Only packets that match
-        /// `dump` are dumped.
+        /// The flow to dump, in both directions and under any VLAN tags. Packets must also match
+        /// `dump`.
         flow: Option<FlowBody>,
-        /// The Community ID (version 1, seed 0) of the flow to dump, instead of `flow`. Only
-        /// packets that match `dump` are dumped.
+        /// The Community ID (version 1, seed 0) of the flow to dump, instead of `flow`. Packets
+        /// must also match `dump`.
         #[schema(pattern = "^1:[A-Za-z0-9+/]{27}=$")]
         community_id: Option<String>,
         /// The time of the incident, if it is before now: RFC 3339 with any offset, or s, ms, µs or
@@ -204,42 +201,39 @@ dump_options! {
 }
 
 dump_options! {
-    /// A trigger rule. PUT accepts the body that GET returns. If a field is `null` or left out, the
-    /// recorder's option applies, unless the field says otherwise.
+    /// A trigger rule. PUT accepts the body that GET returns, and ignores `name`, `configured`,
+    /// `hits`, `last_hit`, `caller` and `scan`. If a field is `null` or left out, the recorder's
+    /// option applies, unless the field says otherwise.
     #[derive(PartialEq, Serialize)]
     #[schema(as = Rule)]
     RuleBody {
-        /// The rule's name, or its position among the triggers of the start, from 1. PUT ignores
-        /// this field.
+        /// The rule's name, or its position among the triggers of the start, from 1.
         #[schema(read_only)]
         name: Option<String>,
-        /// Whether the rule is from the command line or the configuration file. PUT ignores this
-        /// field.
+        /// Whether the rule is from the command line or the configuration file.
         #[schema(read_only)]
         configured: Option<bool>,
-        /// Packets that matched `filter`; `null`: not counted, for a script. PUT ignores
-        /// this field.
+        /// Packets that matched `filter`; `null`: not counted, for a script.
         #[schema(read_only)]
         hits: Option<u64>,
         /// Time stamp of the last hit, RFC 3339; `null`: no hit, or unknown because there are more
-        /// than 256 rules. PUT ignores this field.
+        /// than 256 rules.
         #[schema(read_only)]
         last_hit: Option<String>,
-        /// The token or the user that requested the rule. PUT ignores this field.
+        /// The token or the user that requested the rule.
         #[schema(read_only)]
         caller: Option<String>,
         /// The scan of the past that `scan_past` requested; `null`: only new packets were tried.
-        /// PUT ignores this field.
         #[serde(default, deserialize_with = "ignored")]
         scan: Option<RuleScanBody>,
-        /// Also try the packets in the ring that are at most this much older than the rule: oldest
-        /// first, each packet once. The scan takes 60 s at most. Limits count at the time of the
-        /// scan. The rule is enabled. The answer waits for the scan.
+        /// Also try the packets in the ring that are at most this much older than the rule, oldest
+        /// first. The scan takes 60 s at most. Limits count at the time of the scan. The rule is
+        /// enabled. The answer waits for the scan.
         #[serde(skip_serializing)]
         #[schema(write_only, example = "60s", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
         scan_past: Option<String>,
         /// The trigger filter, a pcap-filter(7) expression: packets that match are hits. May be
-        /// left out if the rule has an `alert_dump`; no packet is a hit then.
+        /// left out if the rule has an `alert_dump`.
         #[schema(example = "tcp[tcpflags] & tcp-rst != 0")]
         filter: Option<String>,
         /// The dump filter, a template that replaces `--dump`.
@@ -252,8 +246,7 @@ dump_options! {
         /// Whether packets that match are hits. If left out, an existing rule keeps its state, and
         /// a new rule is enabled.
         enabled: Option<bool>,
-        /// Whether the first dump of the rule disables the rule. The rule starts exactly one dump,
-        /// and can then be enabled again. If left out: `false`.
+        /// Whether the rule's first dump disables the rule. If left out: `false`.
         single: Option<bool>,
         /// Time after a dump's window in which the same filled-in dump filter starts no other dump.
         #[schema(example = "1m", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
@@ -265,7 +258,7 @@ dump_options! {
         /// Limit of dumps of the rule that start in any minute. 0 or left out: no separate limit.
         #[serde(default, deserialize_with = "count")]
         dumps_per_minute: Option<u64>,
-        /// Limit of bytes that the rule's dumps wrote in the last hour. At the limit the rule
+        /// Limit of bytes that the rule's dumps wrote in the last hour: at the limit the rule
         /// starts no dump. 0 or left out: no separate limit.
         #[serde(default, deserialize_with = "count")]
         bytes_per_hour: Option<u64>,
@@ -293,7 +286,7 @@ pub(crate) struct RuleScanBody {
     hits: u64,
     /// Dumps that these packets started.
     dumps: u64,
-    /// New packets that matched while the scan ran. Their hits acted after the scan.
+    /// New packets that matched while the scan ran, and whose hits acted after the scan.
     waited: u64,
     /// The packets that the scan tried; `null`: the scan runs, or has tried no packet.
     scan: Option<ScanSummary>,
@@ -313,7 +306,6 @@ impl From<RuleScanStatus> for RuleScanBody {
     }
 }
 
-/// Ignores the value of a field that only the recorder sets.
 fn ignored<'de, D: Deserializer<'de>, T>(from: D) -> Result<Option<T>, D::Error> {
     IgnoredAny::deserialize(from).map(|_| None)
 }
@@ -365,7 +357,7 @@ impl RuleBody {
         self
     }
 
-    /// The time before the rule that is scanned, if a scan is requested.
+    /// The requested time range of a scan before the rule.
     pub(crate) fn past_to_scan(&self) -> Result<Option<Duration>, Problem> {
         let past = duration("scan_past", &self.scan_past)?;
         if past.is_some() && self.enabled == Some(false) {
@@ -385,8 +377,7 @@ impl RuleBody {
         })
     }
 
-    /// The options of the rule, and the caller's account: all fields except the trigger filter,
-    /// `enabled`, `scan_past`, and the fields that only the recorder sets.
+    /// The options of the rule, and the caller's account.
     pub(crate) fn request(&self, caller: &Caller) -> Result<TriggerRequest, Problem> {
         let keep = RetentionLimit {
             bytes: self.keep_bytes,
@@ -411,8 +402,8 @@ impl RuleBody {
 #[serde(deny_unknown_fields)]
 #[schema(as = PinRequest)]
 pub(crate) struct PinRequestBody {
-    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970, whose size
-    /// tells whether it counts s, ms, µs or ns.
+    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970, in s, ms, µs or
+    /// ns by its size.
     #[schema(example = "2026-11-20T19:15:03.5Z")]
     from: Option<String>,
     /// Packets up to and including this time.
@@ -430,7 +421,6 @@ pub(crate) struct PinRequestBody {
 }
 
 impl PinRequestBody {
-    /// The time range and the lease.
     pub(crate) fn read(self) -> Result<(RequestedRange, Option<Duration>), Problem> {
         let lease = duration("lease", &self.lease)?;
         if lease.is_some_and(|lease| !LEASES.contains(&lease)) {
@@ -451,8 +441,8 @@ impl PinRequestBody {
 #[schema(as = TimeRange)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct TimeRangeBody {
-    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970, whose size
-    /// tells whether it counts s, ms, µs or ns.
+    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970, in s, ms, µs or
+    /// ns by its size.
     #[schema(example = "2026-11-20T19:15:03.5Z")]
     #[param(example = "2026-11-20T19:15:03.5Z")]
     pub(crate) from: Option<String>,
@@ -486,7 +476,7 @@ impl TimeRangeBody {
     }
 }
 
-/// Parses the duration of a field in the notation for users.
+/// Parses the duration of a field.
 fn duration(field: &'static str, text: &Option<String>) -> Result<Option<Duration>, Problem> {
     let parse = |text: &String| {
         quantity::duration(text).ok_or_else(|| {
@@ -497,15 +487,14 @@ fn duration(field: &'static str, text: &Option<String>) -> Result<Option<Duratio
     text.as_ref().map(parse).transpose()
 }
 
-/// Parses a time in the notation for users. Returns ns since the UNIX epoch.
+/// Parses a time. Returns ns since the UNIX epoch.
 pub(crate) fn time(text: &str) -> Result<i64, Problem> {
     parse_time(text).map_err(Problem::invalid)
 }
 
-/// Combines the requested dump filter with the token's filter. Without a requested filter, the
-/// filter of manual triggers applies. If there are two filters, each is in parentheses, and the
-/// requested filter must compile alone. So a stray parenthesis in the requested filter cannot end
-/// the token's filter.
+/// Combines the requested dump filter, or the filter of manual triggers, with the token's filter.
+/// Both are in parentheses, and the requested filter must compile alone: a stray parenthesis cannot
+/// end the token's filter.
 pub(crate) fn restrict_to_caller(
     handle: &RecorderHandle,
     caller: &Caller,
@@ -534,8 +523,7 @@ pub(crate) fn restrict_to_caller(
 }
 
 /// Refuses a filter that names a host or network, unless the caller is an admin. A look-up may send
-/// text of the client to name servers, and take seconds. Names of ports and protocols are
-/// permitted.
+/// text of the client to name servers, and take seconds.
 pub(crate) fn check_names(filter: &str, caller: &Caller) -> Result<(), Problem> {
     if !caller.may(Role::Admin) {
         Template::parse(filter)?.without_hosts()?;
@@ -560,8 +548,8 @@ fn check_headers_only(
     )))
 }
 
-/// Deserializes an optional count. A number of more than 63 bits is refused as a mistake. `7.0` is
-/// 7, as in JSON Schema.
+/// Deserializes an optional count. Numbers of more than 63 bits are probably mistakes. `7.0` is 7,
+/// as in JSON Schema.
 pub(crate) fn count<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -570,7 +558,6 @@ where
     from.deserialize_option(CountVisitor(PhantomData))
 }
 
-/// The visitor of [`count`].
 struct CountVisitor<T>(PhantomData<T>);
 
 impl<'de, T: TryFrom<u64>> Visitor<'de> for CountVisitor<T> {

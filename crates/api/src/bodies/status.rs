@@ -16,11 +16,11 @@ use utoipa::ToSchema;
 pub struct StatusBody<'a> {
     /// The intake ledger of every source, as in `--json` of `record`.
     sources: &'a [SourceSnapshot],
-    /// For every source, the time that an inspection may take without a drop.
+    /// The buffers of the engines.
     buffers: Vec<BufferBody<'a>>,
     analyzers: AnalyzersBody,
     ring: RingBody,
-    /// The places that keep packets of the past. The place with the newest packets is first.
+    /// The places that keep packets of the past, first the place with the newest packets.
     tiers: [TierBody; 1],
     /// Every packet that was stored within this time is in the ring, seconds; files: `null`.
     history_seconds: Option<f64>,
@@ -43,14 +43,13 @@ pub struct StatusBody<'a> {
     copied_bytes: u64,
     /// Steps of the real-time clock beyond 100 ms.
     clock_steps: u64,
-    /// Dumps that may lack packets that arrived too late. A verdict that was made before does not
-    /// report these packets.
+    /// Dumps that may lack packets that arrived too late. An earlier verdict does not report these
+    /// packets.
     dumps_with_late_packets: u64,
     /// Scripts and modules that are disabled because they failed or exceeded a budget.
     scripts_failed: u64,
     /// Counters of flows; `null`: flows are not counted.
     flows: Option<FlowCounts>,
-    /// Counters of each module.
     modules: &'a [ModuleStatus],
     /// Alerts of an IDS by result.
     #[schema(value_type = AlertSummary)]
@@ -62,10 +61,8 @@ pub struct StatusBody<'a> {
     when_full: WhenFull,
     /// Number of trigger rules.
     rules: usize,
-    /// Costs of each rule by name: of current rules and of some removed rules, at most 256. If
-    /// there are other rules, a last entry with the name `null` sums up their costs. The time of an
-    /// inspection is known for all rules together only (`inspection`), because they are one
-    /// program.
+    /// Costs of current rules and of some removed rules, at most 256. If there are other rules, a
+    /// last entry with the name `null` sums up their costs.
     rule_costs: Vec<RuleCostBody<'a>>,
     inspection: InspectionBody,
     pins: Vec<PinBody>,
@@ -88,7 +85,7 @@ struct AnalyzersBody {
 }
 
 /// A thread. If the thread has a share of the packets to analyze, `analyzed`, `missed` and `unread`
-/// add up to this share.
+/// add up to this share. Otherwise these fields and `longest_seconds` are `null`.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ThreadStatus)]
 struct ThreadBody<'a> {
@@ -98,21 +95,17 @@ struct ThreadBody<'a> {
     cpu_seconds: Option<f64>,
     /// Packets that the thread stored in the ring; `null`: not a capture thread.
     stored: Option<u64>,
-    /// Packets of the thread's share that were analyzed, or skipped because no trigger needed the
-    /// packets; `null`: the thread has no share.
+    /// Packets of the share that were analyzed, or skipped because no trigger needed the packets.
     analyzed: Option<u64>,
-    /// Packets of the thread's share that the ring overwrote before they were analyzed; `null`: the
-    /// thread has no share.
+    /// Packets of the share that the ring overwrote before they were analyzed.
     missed: Option<u64>,
-    /// Packets of the thread's share that are in the ring and not analyzed yet; `null`: the thread
-    /// has no share.
+    /// Packets of the share that are in the ring and not analyzed yet.
     unread: Option<u64>,
-    /// The longest time between two readings of the clock while packets of the thread's share were
-    /// analyzed. A slow call of a script shows here. `null`: the thread has no share.
+    /// The longest time between two readings of the clock while packets were analyzed. A slow call
+    /// of a script shows here.
     longest_seconds: Option<f64>,
 }
 
-/// The ring.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Ring)]
 struct RingBody {
@@ -141,7 +134,7 @@ struct RingBody {
 #[schema(as = TierStatus)]
 struct TierBody {
     tier: Tier,
-    /// The class of packets that this tier keeps; `null`: packets of all classes.
+    /// The class of packets that this tier keeps; `null`: all classes.
     class: Option<&'static str>,
     /// Bytes that the tier has for packets.
     bytes: u64,
@@ -169,10 +162,10 @@ enum Tier {
 struct BufferBody<'a> {
     /// The source's name.
     source: &'a str,
-    /// Packets that the buffer can hold; `None`: unknown.
+    /// Approximate number of packets that the buffer holds; `null`: unknown.
     buffer_packets: Option<u64>,
-    /// Time that an inspection may take before a packet is dropped, in seconds, by the link's speed
-    /// in Gbit/s.
+    /// Seconds that an inspection may take before a packet is dropped, by the link's speed in
+    /// Gbit/s.
     longest_seconds_by_gbit: BTreeMap<String, Option<f64>>,
 }
 
@@ -188,8 +181,8 @@ struct ProcessingBody {
     p9999_ns: Option<u64>,
 }
 
-/// The costs of a rule since the recorder counts its name separately. The costs of earlier rules of
-/// the same name are included.
+/// The costs of a rule since the recorder counts its name separately, with earlier rules of the
+/// same name.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = RuleCost)]
 struct RuleCostBody<'a> {
@@ -207,8 +200,7 @@ struct RuleCostBody<'a> {
     suppressed_by: Suppressions,
 }
 
-/// The cost of inspecting a packet: all trigger rules, scripts and modules, and the counting of
-/// flows if enabled.
+/// The cost of inspecting a packet by trigger rules, scripts, modules and the counting of flows.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Inspection)]
 struct InspectionBody {
@@ -246,7 +238,7 @@ impl<'a> From<&'a RuleHits> for RuleCostBody<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum WhenFull {
-    /// New packets overwrite packets of dumps and pins, usually of the oldest dump or pin.
+    /// New packets overwrite packets of dumps and pins.
     Record,
     /// Live recording only: dumps and pins keep their packets, and new packets are lost.
     Protect,
@@ -255,7 +247,6 @@ pub(crate) enum WhenFull {
 }
 
 impl WhenFull {
-    /// The name of the mode in JSON.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Record => "record",
@@ -294,11 +285,10 @@ pub(crate) struct PinBody {
     from: Option<String>,
     /// The last time stamp, RFC 3339.
     to: String,
-    /// The ring needed the pin's space. The pin protects no packets any more.
+    /// The pin protects no packets any more, because the ring needed its space.
     revoked: bool,
-    /// Upper bound on packets in the pin's time range that were overwritten before the pin was
-    /// made, except for packets that were overwritten long ago. A bucket that is only partly in the
-    /// time range counts with all of its packets.
+    /// Upper bound on packets in the pin's time range that were overwritten recently before the pin
+    /// was made. A bucket partly in the time range counts with all of its packets.
     evicted_before: u64,
     /// Time until the pin ends, unless its lease is renewed; `null`: the pin has no lease.
     lease_seconds: Option<f64>,
@@ -393,8 +383,7 @@ impl<'a> From<&'a ThreadStatus> for ThreadBody<'a> {
     }
 }
 
-/// Computes the time that an inspection may take for several link speeds, as table 1 of the R-Scope
-/// paper does.
+/// Table 1 of the R-Scope paper for this source.
 impl<'a> From<&'a SourceSnapshot> for BufferBody<'a> {
     fn from(source: &'a SourceSnapshot) -> Self {
         let longest = |gbits: u64| source.longest_ns(gbits * 1_000_000_000);
