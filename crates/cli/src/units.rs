@@ -13,7 +13,8 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size: write it like 512MiB or 4GiB");
     let (number, unit) = quantity::split(text);
     let lower = unit.to_ascii_lowercase();
-    let exponent = match lower.trim_end_matches('b').trim_end_matches('i') {
+    let prefix = lower.strip_suffix('b').unwrap_or(&lower);
+    let exponent = match prefix.strip_suffix('i').unwrap_or(prefix) {
         "k" => 1,
         "m" => 2,
         "g" => 3,
@@ -88,7 +89,16 @@ mod tests {
             advice.contains(" 4GiB ") && advice.contains(" 4MiB"),
             "{advice}"
         );
-        for bad in ["", "GiB", "-1GiB", "4XiB", "1e9", "0GiB", "99999999TiB"] {
+        for bad in [
+            "",
+            "GiB",
+            "-1GiB",
+            "4XiB",
+            "4GiiBB",
+            "1e9",
+            "0GiB",
+            "99999999TiB",
+        ] {
             assert!(size(bad).is_err(), "{bad}");
         }
     }
