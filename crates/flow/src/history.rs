@@ -2,26 +2,24 @@
 //! time, the goal.
 //!
 //! The bytes that were stored within the goal must fit into the ring. The controller predicts these
-//! bytes for about a tenth of the goal ahead. The prediction is the stored bytes, less those that
-//! become older than the goal, plus new bytes at the current rate. If the prediction reaches 96 %
-//! of the ring, flows keep less, down to a minimum. If the prediction with twice the rate is below
-//! 80 %, flows keep more. After each change the controller waits for a minimum number of periods.
-//! The controller decides ahead of the need, because stored bytes cannot be removed.
+//! bytes: the stored bytes, less the bytes that become older than the goal, plus new bytes at the
+//! current rate. If the prediction reaches 96 % of the ring, flows keep less, down to a minimum. If
+//! the prediction with twice the rate is below 80 %, flows keep more. The controller decides ahead
+//! of the need, because stored bytes cannot be removed.
 
 use std::collections::VecDeque;
 
 /// The smallest limit, bytes for each direction of a flow: the head of the flow.
 pub const HEAD_BYTES: u64 = 4 << 10;
 /// The first and largest limit, bytes for each direction of a flow. The next increase removes the
-/// limit, and flows are kept whole.
+/// limit.
 const LIMIT_MAX: u64 = 16 << 20;
-/// Number of periods in a goal, unless the length of a period would be outside the two bounds
-/// below.
+/// Number of periods in a goal, if the length of a period is within the two bounds below.
 const PERIODS: i64 = 200;
 const PERIOD_NS_MIN: i64 = 20_000_000;
 const PERIOD_NS_MAX: i64 = 1_000_000_000;
-/// The controller looks ahead for the goal divided by this number. If this is less than [`RECENT`]
-/// periods, it looks ahead for [`RECENT`] periods, or for the whole goal if the goal is shorter.
+/// The controller looks ahead for the goal divided by this number, at least [`RECENT`] periods
+/// unless the goal is shorter.
 const AHEAD: usize = 10;
 /// Maximum number of the newest periods whose mean is the expected rate. Only periods since the
 /// last change of the limit count.
@@ -33,15 +31,15 @@ const SETTLED: usize = 2;
 /// A change of the limit, or the report that the smallest limit does not suffice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HistoryStep {
-    /// Each direction of a flow keeps this number of bytes from now on.
+    /// The new limit, bytes for each direction of a flow.
     Limit(u64),
     /// Flows are kept whole again.
     All,
-    /// Flows keep only [`HEAD_BYTES`], and even these do not fit.
+    /// The smallest limit, [`HEAD_BYTES`], does not suffice.
     Short,
 }
 
-/// Chooses the limit: see the module documentation. It reads no clock; the caller passes the time.
+/// Chooses the limit: see the module documentation.
 #[derive(Debug)]
 pub struct HistoryGoal {
     capacity: u64,
@@ -52,11 +50,10 @@ pub struct HistoryGoal {
     /// End of the last counted period, ns, and the estimated total of stored bytes at this time.
     counted: Option<(i64, u64)>,
     limit: Option<u64>,
-    /// Periods since the last change.
     since_change: usize,
     was_raised: bool,
-    /// Minimum number of periods between a change and an increase of the limit. Longer if the limit
-    /// was lowered soon after the last increase.
+    /// Minimum number of periods between a change and an increase of the limit, if more than the
+    /// look-ahead. Doubled if an increase did not last.
     patience: usize,
     is_short: bool,
 }
@@ -87,7 +84,7 @@ impl HistoryGoal {
         self.period_ns
     }
 
-    /// Bytes of each direction of a flow that are kept. `None`: all.
+    /// The limit, bytes for each direction of a flow. `None`: flows are kept whole.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         self.limit
@@ -96,7 +93,7 @@ impl HistoryGoal {
     /// Reports that `stored` bytes were stored in total until `now_ns` of a monotonic clock.
     ///
     /// Call this once a [period](Self::period_ns) or less often. The bytes since the last call are
-    /// divided evenly among the periods that ended, and the period that has begun.
+    /// spread evenly over the time since.
     pub fn period(&mut self, now_ns: i64, stored: u64) -> Option<HistoryStep> {
         let (from_ns, before) = *self.counted.get_or_insert((now_ns, stored));
         let elapsed_ns = u128::try_from(now_ns.saturating_sub(from_ns)).ok()?;
@@ -142,9 +139,7 @@ impl HistoryGoal {
         None
     }
 
-    /// Lowers the limit. `needed` is the prediction in percent of the ring: below 110 the limit is
-    /// divided by 2, below 130 by 4, from 130 on by 16. The smallest limit is [`HEAD_BYTES`]. If
-    /// there is no limit, the new limit is [`LIMIT_MAX`].
+    /// `needed`: the prediction in percent of the ring.
     fn lower(&mut self, needed: u128, ahead: usize) -> Option<HistoryStep> {
         let limit = match self.limit {
             None => LIMIT_MAX,
@@ -188,7 +183,7 @@ mod tests {
     use super::*;
 
     const S: i64 = 1_000_000_000;
-    /// Bytes of a packet in this test, which represents many packets.
+    /// Bytes of a packet in this test. It represents many packets.
     const PACKET: u64 = 15_000;
 
     /// An active flow: bytes left to send, and bytes sent.
@@ -200,7 +195,7 @@ mod tests {
 
     /// Simulates a recording with four times the load in the middle third. Returns the number of
     /// seconds in which the ring reached back for less than the goal, the number of evaluated
-    /// seconds, and the steps. The first `goal_s` + 1 seconds are not evaluated.
+    /// seconds, and the steps.
     fn run(seed: u64, goal_s: i64, load: f64) -> (usize, usize, Vec<HistoryStep>) {
         let mut random = fastrand::Rng::with_seed(seed);
         let capacity = 300_000_000;
@@ -269,8 +264,7 @@ mod tests {
         assert_eq!((short, steps), (0, vec![]));
     }
 
-    /// A busy thread calls [`HistoryGoal::period`] late, by up to 2.5 periods. A load that fits
-    /// must cause no step.
+    /// A busy thread calls [`HistoryGoal::period`] late, by up to 2.5 periods.
     #[test]
     fn a_load_that_fits_is_left_alone_whenever_it_is_told() {
         for (least, most) in [(1.0, 1.0), (1.9, 1.9), (1.7, 1.99), (1.0, 3.5), (2.9, 2.9)] {

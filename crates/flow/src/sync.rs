@@ -1,5 +1,5 @@
-//! The atomic integers and the shared value that this crate uses between threads: from `std` and
-//! `arc-swap`, or loom's models under `cfg(loom)`.
+//! Atomic integers and a shared value for use between threads: from `std` and `arc-swap`, or loom's
+//! models under `cfg(loom)`.
 
 use std::sync::Arc;
 
