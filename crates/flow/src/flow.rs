@@ -15,9 +15,9 @@ const ACK: u8 = 16;
 /// Maximum number of first payload bytes that a flow keeps.
 pub(crate) const PAYLOAD: usize = 12;
 
-/// Bit in [`Flow::marks`]: the index of the server among the key's ends.
+/// Bit in [`Flow::marks`]: index of the server among the key's ends.
 const SERVER: u8 = 1;
-/// Bit in [`Flow::marks`]: a TCP flow whose SYN was not seen.
+/// Bit in [`Flow::marks`]: a TCP flow without a SYN of the client.
 const MIDSTREAM: u8 = 2;
 /// Bit in [`Flow::marks`]: the slot holds a flow.
 const LIVE: u8 = 4;
@@ -25,9 +25,8 @@ const LIVE: u8 = 4;
 /// is for the second end.
 const ICMP: u8 = 8;
 
-/// The state of a TCP connection, from the flags of its packets; sequence numbers are not checked.
-/// As in Suricata without `midstream`, a connection whose SYN was not seen stays in
-/// [`TcpState::None`].
+/// The state of a TCP connection, from the flags of its packets. As in Suricata without
+/// `midstream`, a connection whose SYN was not seen stays in [`TcpState::None`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum TcpState {
@@ -36,11 +35,11 @@ pub enum TcpState {
     None,
     /// A SYN was seen.
     SynSent,
-    /// The answer to the SYN was seen.
+    /// The server sent a packet with SYN.
     SynReceived,
-    /// After the answer to the SYN, a packet with ACK and without SYN was seen.
+    /// After the server's SYN, a packet with ACK and without SYN was seen.
     Established,
-    /// One side sent a FIN after the answer to the SYN.
+    /// One side sent a FIN after the server's SYN.
     Closing,
     /// Both sides sent a FIN, or one side an RST. An RST of the client does not end a connection
     /// without an answer.
@@ -48,13 +47,12 @@ pub enum TcpState {
 }
 
 /// A flow: plain data in two cache lines, which many processors fetch as a pair. Arrays of two are
-/// indexed by the key's ends: what the first end sent, and what the second end sent.
+/// indexed by the key's ends.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(128))]
 pub struct Flow {
     pub(crate) key: BiflowKey,
-    /// Stamp of the flow's entry in the queue. Entries of its slot with other stamps are out of
-    /// date.
+    /// Stamp of the flow's valid entry in the queue of time-outs.
     pub(crate) queued: u64,
     pub(crate) first_ns: i64,
     pub(crate) last_ns: i64,
@@ -74,8 +72,7 @@ pub struct Flow {
 const _: () = assert!(size_of::<Flow>() == 128);
 
 impl Flow {
-    /// A flow that begins with this packet. The caller must still count the packet by
-    /// [`Self::add`].
+    /// The caller must still count the packet by [`Self::add`].
     pub(crate) fn new(packet: &FlowPacket, queued: u64) -> Self {
         let mut flow = Self {
             key: packet.ends.key,
@@ -102,18 +99,15 @@ impl Flow {
         self.marks = self.marks & !mark | if is_so { mark } else { 0 };
     }
 
-    /// Whether the slot holds a flow.
     pub(crate) fn is_live(&self) -> bool {
         self.marks & LIVE != 0
     }
 
-    /// Marks the slot as free.
     pub(crate) fn free(&mut self) {
         self.mark(LIVE, false);
     }
 
-    /// Counts a packet of the flow. Packets may arrive in any order of time, for example through
-    /// several queues.
+    /// Packets may arrive in any order of time, for example through several queues.
     #[inline]
     pub(crate) fn add(&mut self, packet: &FlowPacket) {
         let from = usize::from(packet.ends.is_reverse);
@@ -137,7 +131,6 @@ impl Flow {
         }
     }
 
-    /// Makes this packet, which is older than all counted packets, the earliest packet of the flow.
     #[cold]
     fn begin_before(&mut self, packet: &FlowPacket) {
         self.first_ns = packet.time_ns;
@@ -179,16 +172,15 @@ impl Flow {
         packet.tcp_flags.is_some_and(is_start) && self.gives_way_to(packet)
     }
 
-    /// Whether a SYN begins a new connection in this state. A client without an answer repeats its
-    /// first SYN, even after a refusal: such a SYN belongs to the same connection.
+    /// A client without an answer repeats its first SYN, even after a refusal. The repeated SYN
+    /// belongs to the same connection.
     #[cold]
     fn gives_way_to(&self, syn: &FlowPacket) -> bool {
         let client = 1 - self.server();
         let is_again =
             usize::from(syn.ends.is_reverse) == client && syn.tcp_seq.to_ne_bytes() == self.begin;
         match self.tcp {
-            // With several queues, the answer may be counted before its SYN. A SYN that is older
-            // than the flow belongs to the flow.
+            // With several queues, the answer may be counted before its SYN.
             TcpState::None => syn.time_ns >= self.first_ns,
             TcpState::Closing => self.tcp_flags[client] & FIN != 0 && !is_again,
             TcpState::Closed => !is_again,
@@ -196,15 +188,14 @@ impl Flow {
         }
     }
 
-    /// The time at which the time-out has passed if no packet arrives. The flow ends at
-    /// [`Self::due_ns`], which is not earlier.
+    /// Time of the latest packet plus the time-out. [`Self::due_ns`] is never earlier.
     #[inline]
     pub(crate) fn idle_ns(&self, time_outs: &TimeOuts) -> i64 {
         let time_out = time_outs.of(self.key.proto(), self.stage());
         self.last_ns.saturating_add(time_out)
     }
 
-    /// The time at which the flow ends if no packet arrives.
+    /// The due time of the flow's end if no packet arrives.
     #[inline]
     pub(crate) fn due_ns(&self, time_outs: &TimeOuts) -> i64 {
         time_outs.due_ns(self.idle_ns(time_outs))
@@ -220,7 +211,7 @@ impl Flow {
         }
     }
 
-    /// The key of all packets of the flow.
+    /// The key.
     #[must_use]
     pub fn key(&self) -> &BiflowKey {
         &self.key
@@ -250,7 +241,7 @@ impl Flow {
         self.bytes
     }
 
-    /// TCP flag bits of all packets that each of the key's ends sent: see
+    /// TCP flag bits that each of the key's ends sent: see
     /// [`retroscope_packet::Parsed::tcp_flags`].
     #[must_use]
     pub fn tcp_flags(&self) -> [u8; 2] {
@@ -275,15 +266,14 @@ impl Flow {
         }
     }
 
-    /// Which of the key's ends is the server, 0 or 1. The server is the receiver of the first
-    /// counted SYN without ACK. If no such SYN was seen, the server is the receiver of the earliest
-    /// packet.
+    /// Which of the key's ends is the server, 0 or 1: the receiver of the first counted SYN without
+    /// ACK. Without such a SYN: the receiver of the earliest packet.
     #[must_use]
     pub fn server(&self) -> usize {
         usize::from(self.marks & SERVER)
     }
 
-    /// Whether this is a TCP flow whose SYN was not seen.
+    /// Whether this is a TCP flow in which no SYN without ACK was seen.
     #[must_use]
     pub fn is_midstream(&self) -> bool {
         self.marks & MIDSTREAM != 0
@@ -295,8 +285,8 @@ impl Flow {
         self.interface
     }
 
-    /// Type and code of the first counted ICMP message of each of the key's ends. Messages whose
-    /// type and code were not captured do not count. `None` if no message counts.
+    /// Type and code of the first counted ICMP message of each of the key's ends. `None` if an end
+    /// has no message with captured type and code.
     #[must_use]
     pub fn icmp(&self) -> [Option<Icmp>; 2] {
         array::from_fn(|end| {
@@ -305,15 +295,14 @@ impl Flow {
         })
     }
 
-    /// The first captured bytes, at most 12, of the first counted packet with captured payload,
-    /// except later fragments. Either end may have sent this packet.
+    /// The first bytes, at most 12, of the first captured payload, from either end. Later fragments
+    /// do not count.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.payload[..usize::from(self.payload_len)]
     }
 }
 
-/// Whether a TCP packet with these flags can begin a connection.
 fn is_start(flags: u8) -> bool {
     flags & (SYN | ACK | RST | FIN) == SYN
 }

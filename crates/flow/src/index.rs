@@ -7,7 +7,7 @@ use super::Advise;
 
 /// Maximum number of flows in a group.
 pub(super) const GROUP: usize = 12;
-/// Number of groups in which a flow may be. The hash of the flow selects these groups.
+/// Number of groups in which a flow may be.
 ///
 /// If nobody can choose hashes, all groups of a flow are practically never full. In a full table a
 /// group is the first group of at most 6 flows on average. At most one group in a hundred is the
@@ -16,7 +16,7 @@ pub(super) const PROBES: usize = 8;
 /// Maximum of the average number of flows in a group.
 const LOAD: usize = 6;
 
-/// The address range of a vector's memory, used or not.
+/// The address range of a vector's reserved memory.
 pub(super) fn addresses<T>(memory: &Vec<T>) -> Range<*const u8> {
     let start = memory.as_ptr().cast::<u8>();
     start..start.wrapping_add(memory.capacity() * size_of::<T>())
@@ -29,21 +29,20 @@ struct HashGroup {
     slots: [u32; GROUP],
     /// Eight bits of the hash of each flow. 0 for an unused place.
     tags: [u8; GROUP],
-    /// Number of flows that found this group full and are in one of their later groups. If the
-    /// number is 0, a search that does not find its flow in this group ends.
+    /// Number of flows that found this group full and are in one of their later groups. At 0, a
+    /// search ends in this group.
     passed: u32,
 }
 
 const _: () = assert!(size_of::<HashGroup>() == 64);
 
 impl HashGroup {
-    /// The places with this tag.
     #[inline]
     fn places(&self, tag: u8) -> PlaceMask {
         let mut tags = [0; 16];
         tags[..GROUP].copy_from_slice(&self.tags);
-        // The bytes of `other` are 0 where the tag is. The upper bit of a byte of `equal` is set
-        // exactly for these bytes: no sum carries into the next byte.
+        // The upper bit of a byte of `equal` is set exactly where the byte of `other` is 0: no sum
+        // carries into the next byte.
         let other = u128::from_le_bytes(tags) ^ (u128::from(tag) * ONES);
         let low = LOW_BITS;
         let equal = !(((other & low) + low) | other | low);
@@ -53,7 +52,6 @@ impl HashGroup {
 
 /// The value 1 in each of the 16 bytes.
 const ONES: u128 = u128::MAX / 0xff;
-/// All bits of each byte except the upper bit.
 const LOW_BITS: u128 = ONES * 0x7f;
 
 /// Places in a group. Each place has one bit, in the byte of the place.
@@ -82,8 +80,7 @@ pub(super) struct FlowIndex {
 }
 
 impl FlowIndex {
-    /// An index for `flows_max` flows. `advise` gets the memory of the index before the index
-    /// writes to the memory.
+    /// An index for `flows_max` flows. `advise` gets the memory before the first write.
     pub(super) fn new(flows_max: usize, advise: Advise) -> Self {
         let groups = flows_max.div_ceil(LOAD).next_power_of_two().max(PROBES);
         let mut memory = Vec::with_capacity(groups);
@@ -104,8 +101,7 @@ impl FlowIndex {
         self.groups[self.home(hash)].passed
     }
 
-    /// The first candidate in the first group. The caller reads the slot of this candidate before
-    /// it calls [`Self::find`].
+    /// The first candidate in the first group. The caller can load its flow early.
     #[inline]
     pub(super) fn candidate(&self, hash: u64) -> Option<u32> {
         let group = &self.groups[self.home(hash)];
@@ -113,8 +109,7 @@ impl FlowIndex {
         Some(group.slots[place])
     }
 
-    /// Searches the groups of this hash for a slot with the hash's tag. Returns the first such slot
-    /// for which `is_it` is true.
+    /// Returns the first slot with the hash's tag for which `is_it` is true.
     #[inline]
     pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let (mut at, step) = (self.home(hash), self.step(hash));
@@ -141,7 +136,7 @@ impl FlowIndex {
         (0..PROBES).find(|probe| self.groups[(home + probe * step) & mask].tags.contains(&0))
     }
 
-    /// Adds a slot to the group that [`Self::room`] found. Other slots may have been removed in the
+    /// Adds a slot to the group that [`Self::room`] found. Slots may have been removed in the
     /// meantime.
     #[inline]
     pub(super) fn insert(&mut self, hash: u64, slot: u32, room: usize) {
@@ -155,7 +150,6 @@ impl FlowIndex {
         }
     }
 
-    /// Removes a slot that was added with this hash.
     pub(super) fn remove(&mut self, hash: u64, slot: u32) {
         let (home, step) = (self.home(hash), self.step(hash));
         let mask = self.groups.len() - 1;

@@ -1,9 +1,7 @@
 //! The key of a flow as plain data, and its hash.
 //!
-//! The key has the content of a [`retroscope_packet::FlowKey`] in 48 bytes, and separates more
-//! flows. VLAN identifiers can be part of the key. For ICMP the key separates what a Community ID
-//! separates: each pair of request and reply types, and, for messages without a counterpart, each
-//! pair of type and code.
+//! The key has the content of a [`retroscope_packet::FlowKey`] in 48 bytes. It can also separate
+//! flows by VLAN identifiers, and separates ICMP messages as a Community ID does.
 
 use std::array;
 use std::fmt;
@@ -15,7 +13,7 @@ use retroscope_packet::{FlowEndpoint, FlowKey, Parsed, Ports, flow_of, icmp_port
 
 /// Maximum number of VLAN identifiers in a key, as many as Suricata reports.
 const VLANS: usize = 3;
-/// Set in each VLAN identifier that a packet has. It separates identifier 0 from no tag.
+/// Set in each VLAN identifier that a packet has: separates identifier 0 from no tag.
 const TAGGED: u16 = 0x8000;
 
 /// The kind of addresses in a key.
@@ -31,14 +29,14 @@ pub enum AddressKind {
     Mac = 1,
     /// No addresses: the packet is not IP, and its link has no pair of hardware addresses.
     Link = 0,
-    /// Bytes that only their maker can interpret: see [`BiflowKey::opaque`].
+    /// No addresses: see [`BiflowKey::opaque`].
     Opaque = 2,
 }
 
-/// The key of a bidirectional flow (biflow), equal for the packets of both directions.
+/// The key of a bidirectional flow (biflow).
 ///
-/// Except in opaque keys, the smaller end is the first end. For an ICMP message that has no reply,
-/// the sender is the first end.
+/// The smaller end is the first end. There are two exceptions: opaque keys, and ICMP messages that
+/// have no reply, where the sender is the first end.
 #[derive(Debug, Clone, Copy, Eq, PartialOrd, Ord, Default)]
 #[repr(C)]
 pub struct BiflowKey {
@@ -104,8 +102,8 @@ impl DirectedKey {
 }
 
 impl DirectedKey {
-    /// As [`Self::of`] without VLAN identifiers, for a protocol with ports. `addresses` are both
-    /// addresses as they are in the packet, of 4 or of 16 bytes each; `ports` are both ports.
+    /// As [`Self::of`] without VLAN identifiers, for a protocol with ports. `addresses` and `ports`
+    /// are as in the packet: source, then destination.
     #[inline]
     pub(crate) fn of_ports(proto: u8, addresses: &[u8], ports: &[u8; 4]) -> Self {
         let (src, dst) = addresses.split_at(addresses.len() / 2);
@@ -134,8 +132,8 @@ impl DirectedKey {
     }
 }
 
-/// An IP address, or the hardware address of a packet that is not IP. With [`AddressKind::Link`]
-/// and [`AddressKind::Opaque`] there is no address.
+/// An IP address, or the hardware address of a packet that is not IP. No address for
+/// [`AddressKind::Link`] and [`AddressKind::Opaque`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Host {
     family: AddressKind,
@@ -154,7 +152,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// Compares as integers. The derived implementation compares field by field, and bytes in a loop.
+/// Compares as integers. The derived implementation compares field by field.
 impl PartialEq for BiflowKey {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
@@ -169,7 +167,7 @@ impl Hash for BiflowKey {
     }
 }
 
-/// The result has no VLAN identifiers and no ICMP types, unlike that of [`DirectedKey::of`].
+/// The result has no VLAN identifiers and no ICMP types.
 impl From<FlowKey> for BiflowKey {
     fn from(flow: FlowKey) -> Self {
         let mac = |mac: [u8; 6]| array::from_fn(|at| mac.get(at).copied().unwrap_or(0));
@@ -223,9 +221,7 @@ impl BiflowKey {
         key
     }
 
-    /// Byte offsets of the fields, for code that reads a key as plain data. The fields are both
-    /// addresses, both ports, three VLAN identifiers, the IP protocol, the family, and the number
-    /// `protocol`, whose meaning depends on the family.
+    /// Byte offsets of the fields, for code that reads a key as plain data.
     #[must_use]
     pub const fn places() -> [(&'static str, usize); 6] {
         [
@@ -271,8 +267,8 @@ impl BiflowKey {
         self.proto
     }
 
-    /// Both ends of a flow over IP. `None` if the flow is not IP. Protocols without ports have port
-    /// 0. ICMP has the numbers of [`icmp_ports`], or 0 if the key has no ICMP type.
+    /// Both ends of a flow over IP. `None` if the flow is not IP. Port 0 if the protocol has no
+    /// ports. ICMP: the numbers of [`icmp_ports`], or 0 without an ICMP type.
     #[must_use]
     pub fn endpoints(&self) -> Option<[FlowEndpoint; 2]> {
         let addr = |octets: [u8; 16]| match self.family {
@@ -298,7 +294,6 @@ impl BiflowKey {
         tags.take_while(|tag| *tag != 0).map(|tag| tag & !TAGGED)
     }
 
-    /// The whole key as integers.
     #[inline]
     fn words(&self) -> [u64; 6] {
         let [low, high] = self.addresses.map(u128::from_le_bytes);
@@ -321,13 +316,11 @@ impl BiflowKey {
 /// The secret of the hashes of a table's keys.
 ///
 /// The hash is a sum of products with random factors (Dietzfelbinger 1996, "Universal hashing and
-/// k-wise independent random variables via integer arithmetic without primes"). The recorder
-/// divides packets among shards by the same kind of hash.
+/// k-wise independent random variables via integer arithmetic without primes"). If somebody chooses
+/// two keys without knowing the factors, all pairs of hashes have equal probability.
 ///
-/// If somebody chooses two keys without knowing the factors, all pairs of hashes have equal
-/// probability. `std`'s SipHash also hides the secret from readers of hashes, but takes several
-/// times as long. The tables here show their hashes to nobody, and colliding keys slow a table only
-/// within bounds.
+/// `std`'s SipHash also hides the secret from readers of hashes, but takes several times as long.
+/// The tables here show their hashes to nobody.
 #[derive(Debug, Clone)]
 pub struct Secret {
     factors: [u128; 6],
@@ -342,8 +335,7 @@ impl Secret {
         Self::from_words(|n| random.hash_one(n))
     }
 
-    /// A secret from these words, for example for tests and for hashes that are equal in every run.
-    /// `word` gets the numbers 0 to 13.
+    /// A secret from the words that `word` returns for 0 to 13.
     #[must_use]
     pub fn from_words(word: impl Fn(usize) -> u64) -> Self {
         let double = |n: usize| u128::from(word(2 * n)) << 64 | u128::from(word(2 * n + 1));
@@ -353,8 +345,7 @@ impl Secret {
         }
     }
 
-    /// The hash of a key. Callers may use any of its 64 bits, for example the lowest bits as a tag
-    /// and other bits as an index.
+    /// The hash of a key. Any of its 64 bits may serve as a tag or as an index.
     #[inline]
     #[must_use]
     pub fn hash(&self, key: &BiflowKey) -> u64 {
@@ -362,8 +353,7 @@ impl Secret {
         let product = |factor: usize, word| self.factors[factor].wrapping_mul(u128::from(word));
         let mut sum = self.addend;
         sum = sum.wrapping_add(product(0, e)).wrapping_add(product(1, f));
-        // The family is part of one of the words above, so each family may hash its addresses
-        // differently.
+        // The family is part of a word above, so each family may hash its addresses differently.
         sum = if key.family == AddressKind::V4 {
             sum.wrapping_add(product(2, low_halves(a, c)))
         } else {
@@ -376,8 +366,7 @@ impl Secret {
         mixed ^ mixed >> 32
     }
 
-    /// Adds all 16 bytes of both addresses to the sum. A separate function keeps [`Self::hash`]
-    /// small enough to be inlined.
+    /// A separate function keeps [`Self::hash`] small enough to be inlined.
     #[inline(never)]
     fn with_wide(&self, sum: u128, words: [u64; 4]) -> u128 {
         let factors = &self.factors[2..];
@@ -388,7 +377,7 @@ impl Secret {
     }
 }
 
-/// Both IPv4 addresses, which are in the first four bytes of each word.
+/// Both IPv4 addresses: the first four bytes of each word.
 #[inline]
 fn low_halves(a: u64, b: u64) -> u64 {
     let [a, b] = [a, b].map(|word| {
