@@ -5,21 +5,18 @@
 //! tables with low false negatives", HPEC 2014). A key has one cell, and replaces the earlier key
 //! of the cell.
 //!
-//! Next to the value the cell holds the exclusive or of the key's hash and the value (Hyatt and
-//! Mann, "A lock-less transposition table implementation for parallel search chess engines", ICGA
-//! Journal 25, 2002). From this word a reader knows whether the value belongs to its key. If a
-//! reader gets the words of two writers with different values, the hash does not match, and the
-//! reader finds nothing. So the two words of a cell need no order, and relaxed atomic loads and
-//! stores suffice.
-//!
-//! Words of two writers with different values match a key only if two hashes differ in exactly the
-//! bits in which the two values differ. Hashes depend on a secret, and values do not, so the
-//! probability is 2^-64.
+//! Next to the value the cell holds the exclusive or of the key's hash and the value. This check is
+//! from Hyatt and Mann, "A lock-less transposition table implementation for parallel search chess
+//! engines", ICGA Journal 25, 2002. If a reader gets the words of two writers with different
+//! values, the hash does not match, and the reader finds nothing. So the two words of a cell need
+//! no order, and relaxed atomic loads and stores suffice. A wrong match needs two hashes that
+//! differ in exactly the bits in which the two values differ. Hashes depend on a secret, and values
+//! do not, so the probability is 2^-64.
 //!
 //! Let `k` keys be stored in `n` cells, with `k` much smaller than `n`. A stored key is not found
 //! with probability about (k - 1) / 2n, because a later key has its cell. A stored key gives the
 //! value of another key with probability about (k - 1) / 2^65, because a later key has the same
-//! 64-bit hash. Keys that are no longer used need no time-out: other keys take over their cells.
+//! 64-bit hash. Unused keys need no time-out: other keys take over their cells.
 
 use crate::sync::{AtomicU64, Ordering::Relaxed};
 use crate::{Advise, BiflowKey, Secret, index::addresses};
@@ -35,8 +32,8 @@ pub struct LfnTable<const HASH_BITS: u32 = 64> {
 #[derive(Debug)]
 struct LfnCell {
     value: AtomicU64,
-    /// The exclusive or of the key's hash and the value. An empty cell, or a cell whose key was
-    /// removed, gives a hash that a key has with probability 2^-64.
+    /// The exclusive or of the key's hash and the value. An empty cell matches a key with
+    /// probability 2^-64.
     checked: AtomicU64,
 }
 
@@ -50,9 +47,8 @@ impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
         Self::with_advice(cells, secret, |_| {})
     }
 
-    /// As [`Self::new`]. `advise` gets the reserved memory before the table writes to the memory.
-    /// Cells are read at random, so in a large table with pages of 4 KiB nearly every read misses
-    /// the TLB.
+    /// As [`Self::new`]. `advise` gets the reserved memory before the first write. Cells are read
+    /// at random, so in a large table with pages of 4 KiB nearly every read misses the TLB.
     ///
     /// # Panics
     /// As [`Self::new`].
@@ -76,14 +72,13 @@ impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
     pub fn put(&self, key: &BiflowKey, value: u64) {
         let hash = self.hash(key);
         let cell = self.cell(hash);
-        // Relaxed, as all accesses below: a reader that sees one store without the other finds no
-        // value, or a value that both writers stored.
+        // Relaxed, as all accesses below: see the module documentation.
         cell.value.store(value, Relaxed);
         cell.checked.store(hash ^ value, Relaxed);
     }
 
-    /// The latest value of a key. `None` if there is no value, if another key has the cell, or if
-    /// the words of the cell come from writers of different values.
+    /// The latest value of a key. `None` without a value, if another key has the cell, or if the
+    /// words of the cell come from writers of different values.
     #[inline]
     #[must_use]
     pub fn get(&self, key: &BiflowKey) -> Option<u64> {
@@ -113,7 +108,6 @@ impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
         self.secret.hash(key) >> (64 - HASH_BITS)
     }
 
-    /// The cell of a hash.
     #[inline]
     fn cell(&self, hash: u64) -> &LfnCell {
         let place = (u128::from(hash) * self.cells.len() as u128) >> HASH_BITS;

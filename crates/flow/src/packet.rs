@@ -7,10 +7,8 @@ use retroscope_packet::{CommonHeaders, Datagrams, Icmp, LinkType, Parsed, fragme
 use crate::DirectedKey;
 use crate::flow::PAYLOAD;
 
-/// Maximum time between a first fragment and a later fragment of the same datagram, ns.
-///
-/// A sender may reuse an identification as soon as no fragment of the datagram is in flight. An
-/// IPv6 receiver also waits 60 s for the rest of a datagram (RFC 8200, 4.5).
+/// Maximum time between a first fragment and a later fragment of the same datagram, ns. An IPv6
+/// receiver also waits 60 s for the rest of a datagram (RFC 8200, 4.5).
 const APART_MAX_NS: u64 = 60_000_000_000;
 
 /// The facts of a packet that a flow counts.
@@ -22,26 +20,24 @@ pub struct FlowPacket {
     pub time_ns: i64,
     /// Bytes of the whole frame on the wire.
     pub wire_len: u32,
-    /// TCP flag bits. `None` if the packet is not TCP or is a later fragment, or if the flags were
-    /// not captured: see [`Parsed::tcp_flags`].
+    /// TCP flag bits. `None` if the packet has no captured flags: see [`Parsed::tcp_flags`].
     pub tcp_flags: Option<u8>,
-    /// TCP sequence number. 0 if the packet has no known sequence number: see [`Parsed::tcp_seq`].
+    /// TCP sequence number. 0 if unknown: see [`Parsed::tcp_seq`].
     pub tcp_seq: u32,
-    /// ICMP type and code, if the packet has them and they were captured: see [`Parsed::icmp`].
+    /// ICMP type and code, if captured: see [`Parsed::icmp`].
     pub icmp: Option<Icmp>,
     /// Number of the interface at which the packet was captured.
     pub interface: u16,
-    /// The first bytes of the captured payload. `payload_len` is their number.
+    /// The first bytes of the captured payload, `payload_len` bytes.
     pub(crate) payload: [u8; PAYLOAD],
     pub(crate) payload_len: u8,
-    /// Bytes of payload on the wire according to the headers, captured or not, or 0 if the headers
-    /// are incomplete; see [`Parsed::payload`].
+    /// Bytes of payload on the wire according to the headers, captured or not. 0 if the headers are
+    /// incomplete; see [`Parsed::payload`].
     pub payload_bytes: u32,
 }
 
 impl FlowPacket {
-    /// A packet of interface 0 without payload and without an ICMP type. Its TCP sequence number is
-    /// 0.
+    /// A packet of interface 0 without payload, without an ICMP type, and with sequence number 0.
     #[must_use]
     pub fn new(ends: DirectedKey, time_ns: i64, wire_len: u32, tcp_flags: Option<u8>) -> Self {
         Self {
@@ -58,8 +54,8 @@ impl FlowPacket {
         }
     }
 
-    /// The fast path for most packets: complete TCP and UDP headers directly after IP in an
-    /// untagged Ethernet frame. `None`: use [`Attribution::packet`].
+    /// A fast path for complete TCP and UDP headers directly after IP in an untagged Ethernet
+    /// frame. `None`: use [`Attribution::packet`].
     #[inline]
     fn common(data: &[u8], time_ns: i64, wire_len: u32) -> Option<Self> {
         let headers = CommonHeaders::read(data)?;
@@ -84,7 +80,7 @@ impl FlowPacket {
         Some(packet.with_payload(payload))
     }
 
-    /// The packet with the first 12 bytes of this payload, or all bytes of a shorter payload.
+    /// The packet with at most the first 12 bytes of this payload.
     #[must_use]
     pub fn with_payload(mut self, payload: &[u8]) -> Self {
         let len = payload.len().min(PAYLOAD);
@@ -104,8 +100,7 @@ fn payload_bytes(start: usize, end: usize, wire_len: u32) -> u32 {
     u32::try_from(start).map_or(0, |start| end.saturating_sub(start))
 }
 
-/// Finds the flows of packets, for example of the packets of a shard. The memory of fragments is
-/// bounded: see [`Datagrams::CAPACITY`].
+/// Finds the flows of packets. The memory of fragments is bounded: see [`Datagrams::CAPACITY`].
 #[derive(Debug, Clone)]
 pub struct Attribution {
     has_vlans: bool,
@@ -119,10 +114,8 @@ impl Attribution {
     /// `has_vlans`: packets with different VLAN identifiers belong to different flows.
     ///
     /// `joins_fragments`: a later fragment belongs to the flow of a remembered first fragment, at
-    /// most 60 s apart. Other later fragments of TCP, UDP, SCTP and ICMP have no flow. Later
-    /// fragments of other protocols need no first fragment, because their flow has no ports. An
-    /// exception is a datagram whose fragmented data begin with an IPv6 extension header or an
-    /// authentication header: its later fragments also need the first fragment.
+    /// most 60 s apart. Any other later fragment has no flow if the flow depends on ports, on ICMP
+    /// types, or on other headers of the first fragment.
     #[must_use]
     pub fn new(has_vlans: bool, joins_fragments: bool) -> Self {
         Self {
@@ -134,7 +127,7 @@ impl Attribution {
         }
     }
 
-    /// The counted facts of a frame with these captured bytes; see [`Self::packet`].
+    /// The counted facts of a frame: see [`Self::packet`].
     #[inline]
     pub fn frame(
         &mut self,
@@ -151,9 +144,8 @@ impl Attribution {
         self.packet(&parse(link_type, data), data, time_ns, wire_len)
     }
 
-    /// The counted facts of a packet with these captured bytes. `None` if the flow is unknown. Call
-    /// this in the order of recording: a later fragment finds only a first fragment that was passed
-    /// before.
+    /// The counted facts of a packet with these captured bytes. `None` if the flow is unknown. A
+    /// later fragment finds only a first fragment that was passed before.
     pub fn packet(
         &mut self,
         parsed: &Parsed,
@@ -196,7 +188,7 @@ impl Attribution {
         {
             return Some((*ends, false));
         }
-        // Only the first fragment has the ICMP type, as only the first fragment has ports.
+        // Only the first fragment has the ICMP type.
         let proto = parsed.network.and_then(|ip| ip.proto);
         let has_type = matches!(proto, Some(ICMP | ICMPV6));
         let ends = DirectedKey::of(parsed, self.has_vlans).filter(|_| !has_type)?;
@@ -222,8 +214,8 @@ mod tests {
 
     use super::*;
 
-    /// An IPv4 packet of 32 bytes with this identification, this field of fragment flags and
-    /// offset, and this protocol. Its payload starts like a UDP header from port 53 to port 1234.
+    /// An IPv4 packet of 32 bytes. `field`: fragment flags and offset. The payload starts like a
+    /// UDP header from port 53 to port 1234.
     fn fragment(id: u16, field: u16, proto: u8) -> (Parsed, Vec<u8>) {
         let ([a, b], [c, d]) = (id.to_be_bytes(), field.to_be_bytes());
         let mut data = vec![0x45, 0, 0, 32, a, b, c, d, 64, proto, 0, 0];
@@ -262,8 +254,7 @@ mod tests {
         assert_eq!(ends(&mut apart, &later, 0), None);
     }
 
-    /// If [`FlowPacket::common`] reads a frame with changed or missing bytes,
-    /// [`Attribution::packet`] returns the same.
+    /// If [`FlowPacket::common`] reads a damaged frame, [`Attribution::packet`] returns the same.
     #[test]
     fn common_headers_tell_what_all_headers_tell() {
         let mut random = fastrand::Rng::with_seed(5);

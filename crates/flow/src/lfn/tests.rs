@@ -12,8 +12,7 @@ fn secret() -> Secret {
     Secret::from_words(|n| words[n])
 }
 
-/// The fraction of the stored `keys` that are not found, and the fraction that are found with
-/// another value.
+/// The fraction of the `keys` that are not found, and the fraction with another value.
 fn wrong<const HASH_BITS: u32>(
     table: &LfnTable<HASH_BITS>,
     keys: impl Iterator<Item = u64>,
@@ -47,9 +46,9 @@ fn what_was_put_is_found_until_another_key_takes_its_cell() {
     assert_eq!(table.get(&key(2)), None);
 }
 
-/// If `k` keys are stored in `n` cells, the fraction (k - 1) / 2n is not found (R-Scope paper,
-/// figure 10). The tolerance is four standard deviations of independent keys, plus the square of
-/// this fraction for second-order terms.
+/// The expected fraction, (k - 1) / 2n, is from the R-Scope paper, figure 10. The tolerance is four
+/// standard deviations of independent keys, plus the square of this fraction for second-order
+/// terms.
 #[test]
 fn false_negatives_are_as_many_as_the_paper_says() {
     for cells in [1 << 10, 100_003] {
@@ -77,8 +76,8 @@ fn false_negatives_are_as_many_as_the_paper_says() {
     }
 }
 
-/// If `k` keys are stored, the fraction (k - 1) / 2l gives the value of another key (R-Scope paper,
-/// figure 10). `l` is the number of hashes, here at most 2^16, so that this happens often enough.
+/// The expected fraction, (k - 1) / 2l, is from the R-Scope paper, figure 10. `l` is the number of
+/// hashes, here at most 2^16 to get enough false positives.
 #[test]
 fn false_positives_are_as_many_as_the_paper_says() {
     fn check<const HASH_BITS: u32>() {
@@ -90,7 +89,6 @@ fn false_positives_are_as_many_as_the_paper_says() {
             let table = LfnTable::<HASH_BITS>::new(cells, secret());
             let keys = round << 32..(round << 32) + count;
             keys.clone().for_each(|n| table.put(&key(n), n));
-            // Keys for which the table returns the value of a later key with the same hash.
             found += keys
                 .filter(|n| table.get(&key(*n)).is_some_and(|value| value != *n))
                 .count();
@@ -110,7 +108,7 @@ fn false_positives_are_as_many_as_the_paper_says() {
     check::<16>();
 }
 
-/// Keys with a limited lifetime: live keys are found as if there had been no other keys.
+/// Live keys are found as if there had been no other keys.
 #[test]
 fn keys_that_are_gone_make_room() {
     let (cells, living) = (1 << 12, 200);
@@ -141,7 +139,6 @@ fn keys_that_are_gone_make_room() {
     );
 }
 
-/// Threads that store and read at the same time never find a value of another key.
 #[test]
 fn threads_find_no_value_of_another_key() {
     let table = LfnTable::<64>::new(64, secret());
