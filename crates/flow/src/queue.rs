@@ -5,17 +5,14 @@
 //! data structures to accelerate network analysis", section 2.5). Time is divided into slots. A
 //! slot is an unordered vector of entries, and bit masks show which slots have entries.
 //!
-//! Near times have narrow slots, far times have wide slots. An entry stays in its slot, so the
-//! queue moves nothing from wide slots to narrow slots. Entries beyond the widest slots wait in a
-//! separate list. When the earliest entry of this list is next, the queue inserts all entries of
-//! the list again.
+//! Near times have narrow slots, far times have wide slots. An entry stays in its slot. Entries
+//! beyond the widest slots wait in a separate list. When the earliest entry of this list is next,
+//! the queue inserts the whole list again.
 //!
-//! An insertion touches the end of one vector and the bit masks. So does an extraction that does
-//! not insert the list again. Their time is independent of the number of entries, whereas a heap
+//! An insertion or extraction in a slot touches the end of one vector and the bit masks. A heap
 //! misses the cache once for each of its lower levels.
 //!
-//! Entries are not deleted. The caller checks each extracted entry, and inserts it again if its
-//! time has changed.
+//! Entries are not deleted: the caller must check each extracted entry.
 
 mod slots;
 #[cfg(test)]
@@ -28,8 +25,7 @@ use crate::table::RESOLUTIONS;
 /// An entry of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimerEntry {
-    /// The due time in the caller's unit. The flow table gives times in nanoseconds plus
-    /// 2^63.
+    /// The due time in the caller's unit.
     pub stamp: u64,
     /// The caller's identifier.
     pub item: u32,
@@ -45,23 +41,19 @@ pub trait Timers {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Adds an entry. If the stamp is before the time of a [`MultiresolutionQueue`], the queue
-    /// treats the entry as due now, and keeps the stamp.
+    /// Adds an entry. If the stamp is before the time of a [`MultiresolutionQueue`], the entry is
+    /// due now, and keeps its stamp.
     fn insert(&mut self, entry: TimerEntry);
     /// Takes out one of the earliest entries, if it is due at the time `now`. A
-    /// [`MultiresolutionQueue`] waits until the whole slot of the entry has passed. So the queue
-    /// delays an entry by less than the width of its slot if the caller takes all due entries.
+    /// [`MultiresolutionQueue`] waits until the slot of the entry has passed.
     fn extract_due(&mut self, now: u64) -> Option<TimerEntry>;
-    /// Takes out one of the earliest entries, due or not. The time of a
-    /// [`MultiresolutionQueue`] stays, unless the earliest entry was beyond the widest slots when
-    /// it was inserted.
+    /// Takes out one of the earliest entries, due or not. The time of a [`MultiresolutionQueue`]
+    /// moves only if its separate list must be inserted again.
     fn extract_early(&mut self) -> Option<TimerEntry>;
     /// Moves the time of the queue forward to `now`, which determines the slots of later
-    /// insertions. A [`MultiresolutionQueue`] stops at the slot of its first entry, and ignores a
-    /// time before its own time.
+    /// insertions. A [`MultiresolutionQueue`] stops at the slot of its earliest entry.
     fn advance(&mut self, now: u64);
-    /// Bytes taken from the allocator. Slots of a [`MultiresolutionQueue`] that become empty give
-    /// large vectors back.
+    /// Bytes allocated for slots and entries.
     fn memory_bytes(&self) -> usize;
 }
 
@@ -70,33 +62,29 @@ pub trait Timers {
 pub struct TimerResolution {
     /// A slot is `1 << bits` wide, in the unit of the stamps. At most 63.
     pub bits: u32,
-    /// Number of slots: a power of two, 1 to 4096. Entries that are due within this number of slots
-    /// from now fit.
+    /// Number of slots: a power of two, 1 to 4096.
     pub slots: usize,
 }
 
-/// A queue with slots of several widths. Its time, "now", never goes back. [`Self::extract`] and
-/// [`Timers::extract_due`] move the time to the start of the slot of the entry, and
-/// [`Timers::advance`] moves the time towards a given time.
+/// A queue with slots of several widths. Its time never goes back.
 #[derive(Debug, Clone)]
 pub struct MultiresolutionQueue {
     /// From the finest slots to the widest.
     levels: Vec<SlotRing>,
     /// Entries that were beyond the window of the widest slots when they were inserted.
     far: Vec<TimerEntry>,
-    /// The earliest of `far`.
+    /// An entry of `far` with the lowest stamp.
     far_first: Option<TimerEntry>,
     now: u64,
     len: usize,
 }
 
 impl MultiresolutionQueue {
-    /// An empty queue, at time 0.
-    ///
-    /// An entry gets the first of these resolutions whose slots reach to the stamp of the entry.
+    /// An empty queue, at time 0. An entry gets the first of these resolutions whose slots reach to
+    /// its stamp.
     ///
     /// # Panics
-    /// If there is no resolution, if a resolution is not coarser than the resolution before, and if
+    /// If there is no resolution, if a resolution is not coarser than the resolution before, or if
     /// a resolution is outside the ranges of [`TimerResolution`].
     #[must_use]
     pub fn new(resolutions: &[TimerResolution]) -> Self {
@@ -120,8 +108,7 @@ impl MultiresolutionQueue {
         self.now
     }
 
-    /// An entry of the earliest slot. [`Self::extract`] returns the same entry, unless entries
-    /// beyond all slots are about to join the slot.
+    /// One of the earliest entries, not necessarily the next entry of [`Self::extract`].
     #[must_use]
     pub fn peek(&self) -> Option<TimerEntry> {
         match (self.head(), self.far_first) {
@@ -131,12 +118,9 @@ impl MultiresolutionQueue {
         }
     }
 
-    /// Takes an entry out of the earliest slot, and moves the time on to the start of that slot.
+    /// Takes out one of the earliest entries, and moves the time on to the start of its slot.
     ///
-    /// Another entry may be earlier, by less than the width of the wider of the two slots: if slots
-    /// overlap, the slot that ends first is the earliest. An entry that was inserted after its due
-    /// time counts as due at its insertion. In one slot, the entry that was inserted last is taken
-    /// first.
+    /// Another entry may be earlier, by less than the width of the wider of the two slots.
     #[inline]
     pub fn extract(&mut self) -> Option<TimerEntry> {
         self.extract_due(u64::MAX)
@@ -166,8 +150,7 @@ impl MultiresolutionQueue {
         self.far.push(entry);
     }
 
-    /// Inserts again the entries that were beyond the slots. At least the earliest of these entries
-    /// is near enough now.
+    /// At least the earliest of the entries in `far` gets a slot now.
     #[cold]
     fn place_far(&mut self) {
         self.far_first = None;

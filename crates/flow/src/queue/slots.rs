@@ -5,14 +5,13 @@ use super::{TimerEntry, TimerResolution};
 
 /// Maximum number of slots: two levels of 64-bit words.
 const SLOTS_MAX: usize = 64 * 64;
-/// An empty slot keeps a vector for at most this number of entries (1 KiB), and frees a larger
-/// vector. Otherwise each slot would in time keep memory for its maximum.
+/// An empty slot keeps a vector for at most this number of entries (1 KiB). Otherwise each slot
+/// would in time keep memory for its maximum.
 const KEPT: usize = 64;
 
 /// A slot with entries.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FilledSlot {
-    /// Index of the slot in the ring.
     place: usize,
     /// The lowest stamp that the slot covers.
     pub(super) first: u64,
@@ -24,11 +23,10 @@ pub(super) struct FilledSlot {
 #[derive(Debug, Clone)]
 pub(super) struct SlotRing {
     bits: u32,
-    /// The number of slots is a power of two.
     slots: Box<[Vec<TimerEntry>]>,
-    /// A bit for each slot: the slot has entries.
+    /// A bit for each slot, set if the slot has entries.
     filled: [u64; 64],
-    /// A bit for each word of `filled`: the word is not 0.
+    /// A bit for each word of `filled`, set if the word is not 0.
     filled_words: u64,
 }
 
@@ -48,8 +46,8 @@ impl SlotRing {
         }
     }
 
-    /// Adds an entry to the slot of `stamp`, which is at least `now`. Returns false, and changes
-    /// nothing, if the stamp is beyond the window.
+    /// Adds an entry to the slot of `stamp`, which is at least `now`. Returns false if the stamp is
+    /// beyond the window.
     #[inline]
     pub(super) fn insert(&mut self, now: u64, stamp: u64, entry: TimerEntry) -> bool {
         let slot = stamp >> self.bits;
@@ -78,7 +76,6 @@ impl SlotRing {
         })
     }
 
-    /// The start of the slot of a stamp.
     pub(super) fn start(&self, stamp: u64) -> u64 {
         stamp >> self.bits << self.bits
     }
@@ -88,7 +85,7 @@ impl SlotRing {
         &self.slots[slot.place]
     }
 
-    /// Takes the entry of a slot that was inserted last.
+    /// Takes the entry that was inserted last.
     #[inline]
     pub(super) fn pop(&mut self, slot: FilledSlot) -> Option<TimerEntry> {
         let entries = &mut self.slots[slot.place];
@@ -128,8 +125,8 @@ impl SlotRing {
         if self.filled_words == 0 {
             return None;
         }
-        // First the words after this word, then the words before this word, then this word again,
-        // for the bits below `from`.
+        // First the words after this word, then the words before, then this word, for the bits
+        // below `from`.
         let behind = self.filled_words & (!1 << word);
         let word = if behind == 0 {
             self.filled_words

@@ -94,7 +94,7 @@ fn the_last_times_there_are_have_slots_too() {
 fn memory_follows_what_is_in_it() {
     let mut queue = queue(&[(10, 1024)]);
     let empty = queue.memory_bytes();
-    // In each step a hundred thousand entries are in one slot, and each step uses another slot.
+    // Each step puts a hundred thousand entries into another slot.
     for step in 0..64 {
         for item in 0..100_000 {
             queue.insert(entry(step * 1024 * 20, item));
@@ -107,7 +107,6 @@ fn memory_follows_what_is_in_it() {
 
 const KEPT_BYTES: usize = 1024;
 
-/// The width of an entry's slot.
 fn width(resolutions: &[(u32, usize)], now: u64, stamp: u64) -> u64 {
     let found = resolutions.iter().find(|&&(bits, slots)| {
         stamp.max(now).saturating_sub(now >> bits << bits) >> bits < slots as u64
