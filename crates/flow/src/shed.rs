@@ -4,8 +4,8 @@
 //! travel", section 3). Most bytes are in few large flows, and the first bytes of a flow usually
 //! explain an event.
 //!
-//! Tail early drop is from the R-Scope paper, section 2.3. During overload a connection usually
-//! keeps only its first packets. The longer the overload lasts, the fewer packets it keeps.
+//! Tail early drop is from the R-Scope paper, section 2.3. The longer an overload lasts, the fewer
+//! packets of each connection are kept, down to a minimum.
 
 use retroscope_packet::LinkType;
 
@@ -16,8 +16,8 @@ use crate::{
 
 /// Packet time from the end of a search for silent flows to the next search, ns.
 const LOOK_NS: i64 = 1_000_000_000;
-/// Maximum number of silent flows that a search ends during the call for one packet. Further flows
-/// end with the next packets.
+/// Maximum number of silent flows that a search ends during the call for one packet. The search
+/// continues with the next packet.
 const ENDED_WITH_A_PACKET: usize = 8;
 
 const FIN: u8 = 1;
@@ -29,7 +29,7 @@ const ACK: u8 = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cutoff {
     /// Bytes of payload for each direction. The cutoff keeps a packet if its direction sent fewer
-    /// bytes before the packet.
+    /// bytes before.
     pub bytes: u64,
     /// Time without a packet in either direction, ns, at least 1. After this time the bytes of both
     /// directions count from 0 again.
@@ -41,8 +41,8 @@ pub struct Cutoff {
 pub enum Mark {
     /// All packets of the flow are kept.
     Exempt,
-    /// The flow is shunted: its packets are dropped until the flow begins again (R-Scope paper,
-    /// section 2.3: `conn.shunt`). Packets with SYN, FIN or RST are kept.
+    /// Packets of the flow without SYN, FIN and RST are dropped until the flow begins again
+    /// (R-Scope paper, section 2.3: `conn.shunt`).
     Shunted {
         /// Time of the packet that caused the shunt, ns.
         at_ns: i64,
@@ -73,41 +73,37 @@ impl ShedCause {
 pub struct HandOver {
     /// The flow and the direction.
     pub ends: DirectedKey,
-    /// If the engine must drop the direction: the silence in ns after which the engine passes the
-    /// direction again, and why the last packet was not kept. `None`: the engine must pass the
-    /// direction.
+    /// For a drop: the silence in ns after which the engine passes the direction again, and why the
+    /// last packet was not kept. `None`: pass the direction.
     pub dropped: Option<(i64, ShedCause)>,
 }
 
-/// If the list of pending hand-overs has at least this length, no further flow is handed over. The
-/// engine continues to pass such a flow, and a later packet hands the flow over. The list may
-/// become longer by flows that are taken back.
+/// If the list of pending hand-overs has at least this length, no further flow is handed over until
+/// a later packet of the flow. Flows that are taken back may make the list longer.
 const HAND_OVERS_MAX: usize = 256;
-/// A flow whose packets still arrive is handed over again after this time, ns. The engine passes
-/// one packet now and then anyway, but the engine may also have removed the flow to make room for
-/// another flow.
+/// A flow whose packets still arrive is handed over again after this time, ns. The engine may have
+/// removed the flow to make room for another flow.
 const HANDED_OVER_NS: i64 = 1_000_000_000;
-/// A flow that begins again after a silence shorter than this is not handed over, ns: the engine
+/// A flow that begins again after a silence shorter than this is not handed over, ns. The engine
 /// reports only now and then that the flow continues.
 const SILENCE_MIN_NS: i64 = 1_000_000_000;
 /// The engine ends dropping after a silence that is shorter by this margin, ns. The margin exceeds
-/// the interval in which the engine passes no packet. A flow that begins again here therefore also
-/// begins again in the engine.
+/// the interval in which the engine passes no packet. So a flow that begins again here also begins
+/// again in the engine.
 const SILENCE_MARGIN_NS: i64 = 200_000_000;
 
 /// The first and largest threshold, packets. At this threshold all packets are kept.
 const TAIL_DROP_BEGINS: u32 = 4096;
-/// Time of silence, ns, after which a flow begins again for tail early drop and shunts. It also
-/// applies to the limit if the flow has no cutoff, and so no [`Cutoff::refill_ns`].
+/// Silence, ns, after which a flow begins again for tail early drop, for shunts, and for a limit
+/// without a cutoff.
 const IDLE_NS: i64 = 60_000_000_000;
 
-/// The number of packets that each connection keeps, both directions together: `ted_thr` of the
-/// paper.
+/// The threshold of tail early drop: the number of packets that each connection keeps, both
+/// directions together (`ted_thr` of the paper).
 ///
-/// A congested period halves the threshold, down to a minimum. Each other period increases the
-/// threshold by one, up to 4,096. The paper prints `min(ted_thr / 2, ted_min)` and says "down to a
-/// minimum", which is the `max` here. While the threshold is 4,096 packets, as before the first
-/// congestion, all packets are kept.
+/// A congested period halves the threshold, down to a minimum. Any other period adds one packet, up
+/// to 4,096. The paper prints `min(ted_thr / 2, ted_min)` and says "down to a minimum", which is
+/// the `max` here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TailDrop {
     min: u32,
@@ -115,7 +111,7 @@ pub struct TailDrop {
 }
 
 impl TailDrop {
-    /// A threshold that never falls below `min` packets of a connection, 1 to 4,096.
+    /// A threshold of at least `min` packets of a connection, 1 to 4,096. It starts at 4,096.
     #[must_use]
     pub fn new(min: u32) -> Self {
         Self {
@@ -124,7 +120,7 @@ impl TailDrop {
         }
     }
 
-    /// Reports the end of a period, with or without congestion.
+    /// Reports the end of a period.
     pub fn period(&mut self, is_congested: bool) {
         self.threshold = match is_congested {
             true => (self.threshold / 2).max(self.min),
@@ -132,7 +128,7 @@ impl TailDrop {
         };
     }
 
-    /// The number of packets that each connection keeps. `None` if all are kept.
+    /// The number of packets that each connection keeps. `None`, at 4,096: all packets.
     #[must_use]
     pub fn packets_max(&self) -> Option<u32> {
         (self.threshold < TAIL_DROP_BEGINS).then_some(self.threshold)
@@ -153,8 +149,7 @@ pub struct ShedderConfig {
 }
 
 impl ShedderConfig {
-    /// How long the shedder remembers a silent flow, ns, unless the table is full. A later, larger
-    /// [`Cutoff::refill_ns`] would act like this time.
+    /// How long the shedder remembers a silent flow, ns, unless the table is full.
     #[must_use]
     pub fn silence_ns_max(&self) -> i64 {
         let refills = self.cutoffs.iter().map(|cutoff| cutoff.refill_ns);
@@ -166,27 +161,22 @@ impl ShedderConfig {
 
 /// Decides which packets are kept. A shedder belongs to one thread.
 ///
-/// A packet is kept if its direction of the flow sent fewer bytes of payload before it than the
-/// cutoff. The lengths in IP headers count, TCP retransmissions included. A packet with SYN, FIN or
-/// RST is always kept. Packets that are not IP, of unknown flows and of exempt flows are also kept.
+/// A packet is kept if its direction of the flow sent fewer bytes of payload than the cutoff before
+/// this packet. The lengths in headers count, TCP retransmissions included. Packets that are not
+/// IP, of unknown flows, of exempt flows, or with SYN, FIN or RST are kept.
 ///
 /// A SYN without ACK starts the flow anew, and so does [`Cutoff::refill_ns`] without a packet.
-/// [`TrackerConfig::joins_fragments`] determines whether later fragments belong to the flow of
-/// their first fragment.
 ///
-/// Three more rules apply if they are configured:
+/// Further rules, if configured:
 ///
 /// - With a [`TailDrop`] the packet must also be one of the first packets of the flow, both
 ///   directions together.
 /// - A limit applies like a cutoff, in addition to the cutoff.
 /// - If a flow was [shunted](Mark::Shunted) after it began, its later packets are not kept until
-///   the flow begins again. Packets with SYN, FIN or RST are kept.
+///   the flow begins again.
 ///
 /// For tail early drop and shunts a flow begins again after 60 s without a packet. The limit begins
 /// again together with the flow's cutoff, or after 60 s if the flow has no cutoff.
-///
-/// If the table drops a flow to make room for another flow, the next packet of the dropped flow
-/// begins a new flow.
 #[derive(Debug)]
 pub struct Shedder {
     config: ShedderConfig,
@@ -205,24 +195,18 @@ pub struct Shedder {
 }
 
 /// The state of a flow, by the slot of the flow.
-///
-/// After [`Cutoff::refill_ns`] without a packet, `bytes` restart at 0 and the class is determined
-/// again. After [`IDLE_NS`], `packets` restart at 0 and a shunt ends. A SYN without ACK does all of
-/// this.
 #[derive(Debug, Clone, Copy, Default)]
 struct ShedState {
     /// Bytes of payload that each direction sent since the flow last began again.
     bytes: [u64; 2],
-    /// Packets of both directions since the flow began, a SYN without ACK, or a silence of
-    /// [`IDLE_NS`].
+    /// Packets of both directions since the flow began or began again.
     packets: u32,
     last_ns: i64,
     /// Time of the SYN that started the flow anew. Without a SYN: the earliest time of a packet,
     /// ns.
     first_ns: i64,
     has_syn: bool,
-    /// Number of the last kept packet of the flow, among the packets that the shedder decided
-    /// about.
+    /// Number of the last kept packet of the flow: see [`Shedder::sheds`].
     last: Option<u64>,
     /// Index of the flow's cutoff in the cutoffs of `version`. `None`: the flow has no cutoff.
     class: Option<u16>,
@@ -233,8 +217,8 @@ struct ShedState {
 }
 
 impl ShedState {
-    /// Hands over the direction of a dropped packet to the engine, or takes back the direction of a
-    /// kept packet. `silence_ns`: the silence after which the flow begins again.
+    /// Hands over the direction of a dropped packet, or takes back the direction of a kept packet.
+    /// `silence_ns`: the silence after which the flow begins again.
     fn hand_over(
         &mut self,
         ends: DirectedKey,
@@ -252,13 +236,11 @@ impl ShedState {
             }
             return;
         }
-        // Take back only the direction of this packet, unless the flow is exempt: the other
-        // direction may be beyond its cutoff.
+        // The other direction may be beyond its cutoff.
         let is_it = [false, true].map(|is_reverse| is_reverse == ends.is_reverse || self.is_exempt);
         self.take_back(ends.key, is_it, to);
     }
 
-    /// Takes back each of the `directions` that was handed over.
     fn take_back(&mut self, key: BiflowKey, directions: [bool; 2], to: &mut Vec<HandOver>) {
         for is_reverse in [false, true] {
             let at = usize::from(is_reverse);
@@ -272,8 +254,8 @@ impl ShedState {
 }
 
 impl Shedder {
-    /// A shedder without flows. Of `tracker` it uses the number of flows and the settings for VLANs
-    /// and fragments.
+    /// A shedder without flows. It uses the number of flows and the settings for VLANs and
+    /// fragments of `tracker`.
     ///
     /// # Panics
     /// As [`FlowTable::new`].
@@ -304,9 +286,8 @@ impl Shedder {
     /// Starts or stops the hand-over of flows to an engine that drops packets before they arrive
     /// here.
     ///
-    /// Each direction is handed over separately. The engine still passes packets with FIN, SYN or
-    /// RST, and about one packet each 100 ms while the flow continues. A SYN without ACK ends
-    /// dropping in both directions.
+    /// The engine must still pass packets with FIN, SYN or RST, and about one packet each 100 ms
+    /// while the flow continues. A SYN without ACK must end dropping in both directions.
     pub fn set_hands_over(&mut self, hands_over: bool) {
         self.hand_overs = hands_over.then(Vec::new);
     }
@@ -321,36 +302,34 @@ impl Shedder {
         self.hand_overs.as_mut().map_or(Vec::new(), std::mem::take)
     }
 
-    /// Replaces the cutoffs. No [`Cutoff::refill_ns`] may exceed the
-    /// [`ShedderConfig::silence_ns_max`] of the configuration at the start. The next packet of a
-    /// known flow determines the class of the flow again; the bytes that the flow has sent still
-    /// count.
+    /// Replaces the cutoffs. No [`Cutoff::refill_ns`] may exceed the initial
+    /// [`ShedderConfig::silence_ns_max`]. The next packet of a known flow determines its class
+    /// again; the bytes that the flow has sent still count.
     pub fn set_cutoffs(&mut self, cutoffs: Vec<Cutoff>) {
         self.config.cutoffs = cutoffs;
         self.version = self.version.wrapping_add(1);
     }
 
-    /// The tail early drop, which the caller informs about periods.
+    /// The tail early drop, for reports of periods.
     pub fn tail_drop(&mut self) -> Option<&mut TailDrop> {
         self.config.tail_drop.as_mut()
     }
 
     /// Limits each direction of all flows except exempt flows to about this number of bytes of
-    /// payload, in addition to the cutoff of the flow. `None` removes the limit.
+    /// payload. `None` removes the limit.
     pub fn set_limit(&mut self, limit: Option<u64>) {
         self.limit = limit;
     }
 
     /// Why a packet with these captured bytes is not kept. `None`: the packet is kept.
     ///
-    /// `class` is called if a flow begins, after [`Cutoff::refill_ns`] without a packet (60 s if
-    /// the flow has no cutoff), for a SYN without ACK, and after a change of the cutoffs. It
+    /// `class` is called when a flow begins or begins again, and after a change of the cutoffs. It
     /// returns the index of the flow's cutoff, or `None` if the flow has no cutoff.
     ///
     /// `mark` is called if a packet would be shed. If flows may be shunted, `mark` is called for
-    /// all packets after the first packet of the flow, until it returns [`Mark::Exempt`]. It is
-    /// never called for packets with SYN, FIN or RST. Its numbers count the packets that the
-    /// shedder decided about, from 0: the last kept packet of the flow, and this packet.
+    /// all packets after the first packet of the flow. It is not called for exempt flows and for
+    /// packets with SYN, FIN or RST. Its numbers count the calls of this function, from 0: the last
+    /// kept packet of the flow, and this packet.
     pub fn sheds(
         &mut self,
         link_type: LinkType,
@@ -382,8 +361,7 @@ impl Shedder {
         class: impl FnOnce() -> Option<u16>,
         mark: impl FnOnce(&BiflowKey, (Option<u64>, u64)) -> Option<Mark>,
     ) -> Option<ShedCause> {
-        // If this packet's flow takes the slot of another flow, `before` becomes the key of that
-        // other flow.
+        // If this packet's flow evicts another flow, `before` becomes the key of the other flow.
         let (mut slot, mut begins, mut before) = (0, false, packet.ends.key);
         self.table.update_each(
             std::slice::from_ref(packet),

@@ -38,7 +38,6 @@ fn it_is_halved_by_congestion_and_grows_by_one() {
     assert_eq!(TailDrop::new(u32::MAX).min, 4096);
 }
 
-/// The time and the length of a frame, as arguments of the shedder.
 fn place(time_ns: i64, data: &[u8]) -> (i64, u32) {
     (time_ns, u32::try_from(data.len()).unwrap())
 }
@@ -72,8 +71,6 @@ fn of_a_connection_the_first_packets_are_kept() {
             )
             .is_none()
     };
-    // The first packets of both directions together are kept, and all packets that begin and end
-    // the connection.
     let packets = [(false, SYN), (true, SYN | ACK), (false, ACK), (true, ACK)];
     assert!(
         packets
@@ -89,10 +86,8 @@ fn of_a_connection_the_first_packets_are_kept() {
     assert!((0..3).all(|_| keeps(2, false, ACK, 0, false)) && !keeps(2, false, ACK, 0, false));
     assert!(!keeps(2, false, ACK, IDLE_NS - 2, false));
     assert!(keeps(2, false, ACK, IDLE_NS, false));
-    // An exempt flow stays exempt.
     assert!((0..4).all(|_| keeps(3, false, ACK, 0, false)));
     assert!(keeps(3, false, ACK, 0, true) && keeps(3, false, ACK, 0, false));
-    // After the test has reported 4,096 periods without congestion, all packets are kept.
     (0..4096).for_each(|_| shedder.tail_drop().unwrap().period(false));
     let data = frame(&Sent::new(2, false, time_ns, ACK));
     let place = place(time_ns, &data);
@@ -115,8 +110,7 @@ struct Connection {
 }
 
 /// Number of connections that kept all of their first [`HEAD`] packets, and number of connections
-/// that had at least [`HEAD`] packets. The simulation sends `load` times as many packets as can be
-/// kept.
+/// with at least [`HEAD`] packets. `load`: packets sent for each packet that can be kept.
 fn heads_kept(load: u64, tail_drop: Option<TailDrop>, seed: u64) -> (usize, usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let config = TrackerConfig::default();
@@ -134,8 +128,8 @@ fn heads_kept(load: u64, tail_drop: Option<TailDrop>, seed: u64) -> (usize, usiz
     let (mut now, mut free_at, mut next_period) = (0, 0, PERIOD);
     let (mut lost, mut lost_before) = (0, 0);
     for _ in 0..200_000 {
-        // Downloads as in figure 9 of the paper, of about 1 MB: Pareto with an exponent of 1.2, 550
-        // packets on average.
+        // Downloads as in figure 9 of the paper: Pareto with an exponent of 1.2, 550 packets on
+        // average, about 1 MB.
         if active.len() < 200 {
             #[expect(clippy::cast_possible_truncation, reason = "at most 10^7")]
             let size = (100.0 / random.f64().max(1e-6).powf(1.0 / 1.2)) as u32;
@@ -151,7 +145,6 @@ fn heads_kept(load: u64, tail_drop: Option<TailDrop>, seed: u64) -> (usize, usiz
                 kept: 0,
             });
         }
-        // A random connection sends a train of at most four packets.
         let at = random.usize(..active.len());
         for _ in 0..connections[active[at]].left.min(4) {
             now += KEPT_COST / load + u64::from(random.u64(..load) < KEPT_COST % load);

@@ -12,13 +12,11 @@ pub(super) struct Sent {
     time_ns: i64,
     flags: u8,
     payload: u16,
-    /// If the frame is a fragment: identification, offset of the fragment, and whether more
-    /// fragments follow.
+    /// For a fragment: identification, offset, and whether more fragments follow.
     piece: Option<(u16, u16, bool)>,
 }
 
 impl Sent {
-    /// A frame without payload.
     pub(super) fn new(flow: u8, is_reply: bool, time_ns: i64, flags: u8) -> Self {
         Self {
             flow,
@@ -67,8 +65,8 @@ pub(super) fn frame(sent: &Sent) -> Vec<u8> {
     data
 }
 
-/// Heavy-tailed flows that mix. They include connections that are opened again with the same ports,
-/// runs of packets with one byte like keep-alives, repeated frames, fragments, and silence.
+/// Heavy-tailed flows that mix. They include reused ports, runs of packets with one byte like
+/// keep-alives, repeated frames, fragments, and silence.
 fn traffic(random: &mut fastrand::Rng) -> Vec<Sent> {
     let (mut sent, mut time_ns, mut ident) = (Vec::<Sent>::new(), 0, 0);
     for _ in 0..2000 {
@@ -244,7 +242,6 @@ fn flows_are_shunted_until_they_begin_anew() {
         }
     }
     assert!(kept > 20_000 && shed > 20_000, "{kept} {shed}");
-    // After silence, the next flow with the same addresses and ports is a new flow.
     let mut shedder = shedder(Vec::new(), 10);
     let mut at = |time_ns, mark| {
         let one = Sent { time_ns, ..DATA };
@@ -287,7 +284,6 @@ fn classes_exemptions_and_flows_given_up() {
     assert!(ask(&DATA, false) && !ask(&DATA, false));
 }
 
-/// If a packet has several causes, [`Shedder::sheds`] returns the first cause.
 #[test]
 fn the_first_cause_is_told() {
     let cutoff = Cutoff {
@@ -354,7 +350,6 @@ fn what_has_no_flow_is_kept() {
     }
 }
 
-/// If many flows time out at once, each packet ends only a few of these flows.
 #[test]
 fn few_flows_end_with_a_packet() {
     let cutoff = Cutoff {
@@ -384,8 +379,8 @@ fn few_flows_end_with_a_packet() {
     assert_eq!(before, 1);
 }
 
-/// After one packet with a stamp in the far future, later silence is still detected. If an older
-/// packet arrives after a newer packet, a shunt by the older packet applies.
+/// After one packet with a stamp in the far future, later silence is still detected. A shunt by an
+/// older packet that arrives late applies.
 #[test]
 fn stamps_may_be_wrong() {
     let cutoff = Cutoff {
@@ -412,8 +407,6 @@ fn stamps_may_be_wrong() {
     assert!(at(9, None) && at(7, None) && !at(10, mark));
 }
 
-/// The refill time of a cutoff does not affect tail early drop and shunting, whether the refill
-/// time is shorter or longer than their 60 s.
 #[test]
 fn what_begins_anew_has_a_time_of_its_own() {
     const S: i64 = 1000 * MS;
@@ -449,7 +442,6 @@ fn what_begins_anew_has_a_time_of_its_own() {
     }
 }
 
-/// A dropped direction is handed over once a second, and taken back when it is kept again.
 #[test]
 fn directions_are_handed_over_and_taken_back() {
     let cutoff = Cutoff {
@@ -481,7 +473,6 @@ fn directions_are_handed_over_and_taken_back() {
     // The other direction has sent no payload yet.
     assert_eq!(at(true, 1003, ACK, none), (true, take.clone()));
     assert_eq!(at(true, 1004, ACK, none), (false, vec![(true, drop)]));
-    // After the refill time without a packet, the shedder takes both directions back.
     let both = vec![(false, None), (true, None)];
     assert_eq!(at(false, 7000, ACK, none), (true, both.clone()));
     assert_eq!(at(true, 7001, ACK, none), (true, take.clone()));
@@ -492,8 +483,8 @@ fn directions_are_handed_over_and_taken_back() {
     told.sort_unstable();
     assert_eq!((is_kept, told), (true, both));
     assert_eq!(at(true, 7005, ACK, exempt), (true, take.clone()));
-    // The engine itself ends dropping at a SYN, but the SYN may have passed the engine before
-    // dropping began. So the shedder takes the direction back.
+    // The SYN may have passed the engine before dropping began. So the shedder takes the direction
+    // back.
     let (none, mut shedder) = (None, self::shedder(vec![cutoff], 10));
     shedder.set_hands_over(true);
     let mut shed = |time_ms: i64, flags| {
@@ -508,7 +499,6 @@ fn directions_are_handed_over_and_taken_back() {
     };
     let told = [(0, ACK), (1, ACK), (2, SYN), (3, ACK), (4, ACK)];
     assert_eq!(told.map(|(at, flags)| shed(at, flags)), [0, 1, 1, 1, 0]);
-    // After `end_hand_overs` no flow is handed over, and a flow that was handed over is taken back.
     shedder.end_hand_overs();
     assert_eq!(
         [(5, ACK), (6, SYN), (7, ACK), (8, ACK)].map(|(at, flags)| {
@@ -527,8 +517,6 @@ fn directions_are_handed_over_and_taken_back() {
     );
 }
 
-/// The next packet of a known flow determines the class again, and the bytes that the flow has sent
-/// count.
 #[test]
 fn cutoffs_change_for_flows_that_are_known() {
     let of = |bytes| Cutoff {
@@ -565,7 +553,6 @@ fn cutoffs_change_for_flows_that_are_known() {
     assert_eq!(keeps(&mut shedder, 1, Some(0)), (2, 1));
     assert_eq!(keeps(&mut shedder, 3, Some(1)), (5, 1));
     assert_eq!(keeps(&mut shedder, 5, None), (5, 1));
-    // There is one class fewer, and the first class has another cutoff.
     shedder.set_cutoffs(vec![of(4500)]);
     assert_eq!(
         keeps(&mut shedder, 1, Some(0)),
