@@ -1,18 +1,17 @@
 //! A bounded table of flows, for example the flows of one shard.
 //!
-//! A packet usually costs one cache line of the index and the two lines of its flow. A batch first
-//! hashes all keys and loads these lines without waiting for one another. Then it counts.
+//! A packet usually touches one cache line of the index and the two lines of its flow. A batch
+//! first hashes all keys and loads these lines without waiting for one another. Then it counts.
 //!
-//! The maximum number of flows bounds the memory. A full table evicts one flow for each new flow.
-//! It takes flows from the queue until the due time of a flow is no later than its entry says, or
-//! until it has [`LOOKS`] flows. It evicts the flow with the earliest due time among these flows.
+//! A full table evicts one flow for each new flow. It takes flows from the queue until the due time
+//! of a flow is no later than its entry says, or until it has [`LOOKS`] flows. It evicts the flow
+//! with the earliest due time among these flows.
 //!
-//! All 96 candidate places of a flow are practically never full, unless somebody knows the hash
-//! secret. If all are full, the flow in the first group that is due first is evicted.
+//! If all 96 candidate places of a flow are full, the flow in the first group that is due first is
+//! evicted.
 //!
-//! Entries of the queue that are out of date are not deleted, unless [`FlowTable::remove`] finds
-//! more than three times as many entries as the table may have flows. An entry is valid if its
-//! stamp equals the stamp in its flow. An entry that is extracted before its flow is due is
+//! An entry of the queue is valid if its stamp equals the stamp in its flow. Other entries are out
+//! of date, and are skipped when extracted. An entry that is extracted before its flow is due is
 //! inserted again. A flow that becomes due before its entry gets another entry, unless the queue
 //! has twice as many entries as the table may have flows.
 
@@ -29,8 +28,7 @@ use crate::{FlowPacket, MultiresolutionQueue, Secret, TimerEntry, TimerResolutio
 
 /// Maximum number of packets that are looked up together.
 pub(crate) const TOGETHER: usize = 64;
-/// Maximum number of flows at the head of the queue that a full table compares to choose the flow
-/// that it evicts.
+/// Maximum number of flows that a full table compares to choose the flow that it evicts.
 const LOOKS: usize = 16;
 /// Slots of 134 ms for 9 minutes, and slots of 8.6 s for 9.8 hours.
 pub(crate) const RESOLUTIONS: [TimerResolution; 2] = [
@@ -44,8 +42,8 @@ pub(crate) const RESOLUTIONS: [TimerResolution; 2] = [
     },
 ];
 
-/// Gets the addresses of memory that a table has reserved and not yet touched. May ask the system
-/// for larger pages for this memory.
+/// Gets the addresses of memory that a table has reserved and not yet touched, for example to ask
+/// the system for larger pages.
 pub type Advise = fn(Range<*const u8>);
 
 /// The reason why a flow ended.
@@ -53,8 +51,7 @@ pub type Advise = fn(Range<*const u8>);
 pub enum FlowEnd {
     /// No packet arrived during the time-out.
     TimeOut,
-    /// A SYN began a new TCP connection. The old connection was closed, its client had sent a FIN,
-    /// or its SYN was not seen.
+    /// A SYN began a new TCP connection.
     Reused,
     /// The table was full, and a new flow began.
     Full,
@@ -86,7 +83,7 @@ pub struct FlowTableCounters {
     pub removed: u64,
 }
 
-/// A bounded table of flows, for example the flows of one shard: one thread, no lock.
+/// A bounded table of flows: one thread, no lock.
 #[derive(Debug)]
 pub struct FlowTable<Q = MultiresolutionQueue> {
     secret: Secret,
@@ -101,8 +98,8 @@ pub struct FlowTable<Q = MultiresolutionQueue> {
 }
 
 impl FlowTable {
-    /// An empty table for `flows_max` flows, 1 to 2^32 - 1. It reserves memory for all of them, 128
-    /// bytes each, and touches the memory as flows begin.
+    /// An empty table for `flows_max` flows, 1 to 2^32 - 1. It reserves 128 bytes for each flow,
+    /// and touches this memory as flows begin.
     ///
     /// # Panics
     /// If `flows_max` is outside its range.
@@ -151,8 +148,8 @@ impl<Q: Timers> FlowTable<Q> {
     }
 
     /// As [`Self::update`]. `counted` gets, for each packet in order, the slot of its flow, below
-    /// `flows_max`, and whether the packet begins the flow. A flow keeps its slot until it ends.
-    /// After that another flow may get the slot, even within this call.
+    /// `flows_max`, and whether the packet begins the flow. A slot may go to another flow after its
+    /// flow ends, even within this call.
     #[inline]
     pub fn update_each(
         &mut self,
@@ -195,9 +192,7 @@ impl<Q: Timers> FlowTable<Q> {
 
     /// Ends the flows that are due at `now_ns`, unless [`TimeOuts::has_end`] is false. Flows that
     /// became due within the last 134 ms may stay, or 8.6 s if their time-outs exceed 9 minutes. A
-    /// flow may stay longer, for example if its due time became earlier while the queue was too
-    /// full for another entry. If a packet of such a flow arrives after its due time,
-    /// [`Self::update`] ends the flow and begins another flow. `ended` gets the flows in no order.
+    /// flow may stay longer, for example if the queue was too full for another entry.
     pub fn expire(&mut self, now_ns: i64, ended: impl FnMut(&Flow, FlowEnd)) {
         self.expire_some(now_ns, usize::MAX, ended);
     }
@@ -242,21 +237,19 @@ impl<Q: Timers> FlowTable<Q> {
         self.queue = Q::empty();
     }
 
-    /// Ends the flow in a slot, if there is one.
+    /// Ends the flow in a slot, if any.
     pub fn remove(&mut self, slot: u32) {
         if self.flow(slot).is_some() {
             self.counters.removed += 1;
             self.free(slot);
-            // Without this step, entries of removed flows leave the queue only at their due time,
-            // or when the table is full. Without time-outs, these entries leave only when the table
-            // is full.
+            // Otherwise, entries of removed flows leave the queue only at their due time, or when
+            // the table is full.
             if self.queue.len() > 3 * self.flows_max {
                 self.delete_stale_entries();
             }
         }
     }
 
-    /// Deletes the entries of the queue that are out of date.
     #[cold]
     fn delete_stale_entries(&mut self) {
         let mut valid = Vec::with_capacity(self.len());
@@ -273,7 +266,7 @@ impl<Q: Timers> FlowTable<Q> {
         }
     }
 
-    /// The flow in a slot, if there is one.
+    /// The flow in a slot, if any.
     #[must_use]
     pub fn flow(&self, slot: u32) -> Option<&Flow> {
         self.flows.get(slot as usize).filter(|flow| flow.is_live())
@@ -308,8 +301,7 @@ impl<Q: Timers> FlowTable<Q> {
         self.counters
     }
 
-    /// Bytes taken from the allocator. The maximum is 400 bytes for each of `flows_max` flows, plus
-    /// 2 MiB, plus 8 MiB that the queue may keep for empty slots.
+    /// Bytes allocated: at most about 400 for each of `flows_max` flows, plus 10 MiB.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.index.memory_bytes()
@@ -324,8 +316,8 @@ impl<Q: Timers> FlowTable<Q> {
         flow.key == packet.ends.key && flow.is_live()
     }
 
-    /// Counts a packet in the flow of its key, or begins a new flow with this key. Returns whether
-    /// a new flow began.
+    /// Counts a packet in the flow of its key, or begins a new flow. Returns whether a new flow
+    /// began.
     #[inline]
     fn add(
         &mut self,
@@ -350,8 +342,7 @@ impl<Q: Timers> FlowTable<Q> {
         }
         let flow = &mut self.flows[slot as usize];
         flow.add(packet);
-        // The time-out is unchanged, and the latest packet is no earlier than before. So the due
-        // time is no earlier.
+        // The latest packet is no earlier than before, so the due time is no earlier.
         if end.is_none() && flow.stage() == stage {
             return false;
         }
@@ -392,7 +383,6 @@ impl<Q: Timers> FlowTable<Q> {
         slot
     }
 
-    /// Makes room in a full table.
     #[cold]
     fn evict_first(&mut self, ended: &mut impl FnMut(&Flow, FlowEnd)) {
         let mut looked_at = [(u64::MAX, 0); LOOKS];
@@ -419,9 +409,8 @@ impl<Q: Timers> FlowTable<Q> {
         }
     }
 
-    /// Ends a flow in the first group of `hash`, and gives its slot and its queue entry to the new
-    /// `flow`. So a sender that aims at one group cannot fill the queue with entries that are out
-    /// of date.
+    /// Ends a flow in the first group of `hash`. The new `flow` takes over its slot and its queue
+    /// entry, so a sender that aims at one group cannot fill the queue.
     #[cold]
     fn replace_neighbour(
         &mut self,
@@ -442,8 +431,6 @@ impl<Q: Timers> FlowTable<Q> {
         slot
     }
 
-    /// Ends a flow, and frees its slot. An entry of the flow that is still in the queue is out of
-    /// date.
     fn end(&mut self, slot: u32, end: FlowEnd, ended: &mut impl FnMut(&Flow, FlowEnd)) {
         ended(&self.flows[slot as usize], end);
         *self.ended_by(end) += 1;
@@ -458,7 +445,6 @@ impl<Q: Timers> FlowTable<Q> {
         self.free.push(slot);
     }
 
-    /// The counter of flows that end for this reason.
     fn ended_by(&mut self, end: FlowEnd) -> &mut u64 {
         match end {
             FlowEnd::TimeOut => &mut self.counters.timed_out,
@@ -476,15 +462,13 @@ impl<Q: Timers> FlowTable<Q> {
         counts.then(|| flow.due_ns(&self.time_outs))
     }
 
-    /// Inserts an entry for a flow into the queue. The entries of the flow with other stamps become
-    /// out of date.
+    /// Inserts an entry for a flow into the queue. Other entries of the flow become out of date.
     fn insert(&mut self, slot: u32, stamp: u64) {
         self.flows[slot as usize].queued = stamp;
         self.queue.insert(TimerEntry { stamp, item: slot });
     }
 
-    /// Makes the queue return a flow at an earlier time, unless the queue has at least twice as
-    /// many entries as the table may have flows.
+    /// Makes the queue return a flow at an earlier time, unless the queue is too full.
     #[cold]
     fn hasten(&mut self, slot: u32, stamp: u64) {
         if stamp < self.flows[slot as usize].queued && self.queue.len() < 2 * self.flows_max {

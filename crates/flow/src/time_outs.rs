@@ -7,7 +7,8 @@ const SECOND: i64 = 1_000_000_000;
 /// The stage of a flow, which determines its time-out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeOutStage {
-    /// No answer was seen. TCP: the handshake is not complete, or its SYN was not seen.
+    /// No answer was seen. TCP: the connection is neither established nor closed, or its SYN was
+    /// not seen.
     New,
     /// Both ends sent packets. TCP: the connection is established or closing.
     Established,
@@ -58,14 +59,13 @@ pub struct TimeOuts {
     /// If true, flows end when their time-outs have passed, or when a SYN begins another
     /// connection. If false, the time-outs only determine which flows the table evicts.
     pub has_end: bool,
-    /// If true, time-outs compare whole seconds, as Suricata does: a flow ends at the first second
-    /// that exceeds the second of the last packet by more than the time-out. If false, a flow ends
-    /// exactly when its time-out has passed.
+    /// If true, a flow is due at the start of the next second after its time-out has passed, as in
+    /// Suricata, which compares whole seconds. If false, a flow is due when its time-out has
+    /// passed.
     pub has_whole_seconds: bool,
 }
 
-/// The built-in time-outs of Suricata 7 (`src/flow-private.h`), which apply if Suricata's
-/// configuration has no `flow-timeouts`.
+/// The built-in time-outs of Suricata 7 (`src/flow-private.h`).
 impl Default for TimeOuts {
     fn default() -> Self {
         Self {
@@ -80,8 +80,8 @@ impl Default for TimeOuts {
 }
 
 impl TimeOuts {
-    /// One time-out for all protocols and stages, ns. With 0 or less the packets of one key form
-    /// one flow, even if a TCP connection begins again, unless the flow is evicted or removed.
+    /// One time-out for all protocols and stages, ns. With 0 or less, [`TimeOuts::has_end`] is
+    /// false.
     #[must_use]
     pub fn idle(time_out_ns: i64) -> Self {
         if time_out_ns <= 0 {
@@ -101,7 +101,7 @@ impl TimeOuts {
         }
     }
 
-    /// The time at which a flow ends whose time-out has passed at `idle_ns`.
+    /// The due time of a flow whose time-out has passed at `idle_ns`.
     #[inline]
     pub(crate) fn due_ns(&self, idle_ns: i64) -> i64 {
         if !self.has_whole_seconds {
@@ -111,7 +111,7 @@ impl TimeOuts {
         second.saturating_mul(SECOND)
     }
 
-    /// The time-out of an IP protocol in a stage.
+    /// The time-out of an IP protocol in a stage, ns.
     #[inline]
     #[must_use]
     pub fn of(&self, proto: u8, stage: TimeOutStage) -> i64 {

@@ -1,11 +1,11 @@
 //! The traffic of flows, second by second, for a table of the largest flows.
 //!
 //! A shard counts in a [`TopSlice`] and gives the slice away after a second. A [`TopWindow`] adds
-//! up the last slices. So a packet costs a shard one more look-up, and no slice is copied.
+//! up the last slices.
 //!
 //! The number of flows in a slice bounds the memory; packets of further flows are counted together.
 //! Each slice begins empty, so flows are missing mostly at random. A flow that sends a thousandth
-//! of all packets is among the first 32,768 flows except with probability e^-32, even in a flood.
+//! of all packets is among the first 32,768 flows except with probability e^-32.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -51,7 +51,7 @@ pub struct TopSlice {
     untracked: TrafficVolume,
 }
 
-/// Counts the packets of a shard in slices. One thread at a time.
+/// Counts the packets of a shard in slices.
 #[derive(Debug)]
 pub(crate) struct TopCounter {
     secret: Secret,
@@ -96,7 +96,7 @@ impl TopCounter {
         }
     }
 
-    /// Passes the slice to `give` if a second has passed: see [`crate::Tracker::give_slice`].
+    /// See [`crate::Tracker::give_slice`].
     pub(crate) fn give(
         &mut self,
         now_ns: i64,
@@ -154,13 +154,13 @@ pub struct TopRow {
 pub struct TopReport {
     /// The largest flows or hosts, the largest first.
     pub rows: Vec<TopRow>,
-    /// Traffic of all packets in the window's slices, [`TopReport::untracked`] included.
+    /// Traffic of all packets, [`TopReport::untracked`] included.
     pub total: TrafficVolume,
-    /// Traffic of packets without a counted flow, because there was no room.
+    /// Traffic of packets whose flow found no room in a slice.
     pub untracked: TrafficVolume,
-    /// Number of flows, without those that found no room.
+    /// Number of flows that found room.
     pub flows: u64,
-    /// The time range of the window, ns. 0 before the first slice.
+    /// Time from the start to the end of the window, ns. 0 before the first slice.
     pub span_ns: i64,
 }
 
@@ -184,13 +184,12 @@ impl TopWindow {
     /// Adds a slice, and removes slices that are older than the window.
     pub fn add(&mut self, slice: TopSlice) {
         self.slices.push(slice);
-        // Slices are usually a little longer than a second. The half second rounds the window to
-        // the nearest number of slices.
+        // Rounds the window to the nearest number of slices: most are a little longer than a
+        // second.
         let left_ns = self.times_ns()[1] - self.span_ns + SLICE_NS / 2;
         self.slices.retain(|slice| slice.times_ns[1] > left_ns);
     }
 
-    /// Start and end of the window.
     fn times_ns(&self) -> [i64; 2] {
         let times = |at: usize| self.slices.iter().map(move |slice| slice.times_ns[at]);
         [times(0).min(), times(1).max()].map(Option::unwrap_or_default)
@@ -245,7 +244,6 @@ impl TopWindow {
     }
 }
 
-/// A row for each host, with the sum of its flows.
 fn hosts(flows: &HashMap<BiflowKey, TrafficVolume>) -> Vec<TopRow> {
     let mut hosts = HashMap::<Host, (u64, TrafficVolume)>::new();
     for (key, volume) in flows {

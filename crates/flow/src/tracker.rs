@@ -21,8 +21,7 @@ pub struct TrackerConfig {
     pub has_vlans: bool,
     /// Later fragments belong to the flow of their first fragment: see [`Attribution::new`].
     pub joins_fragments: bool,
-    /// If set: also count the traffic of flows for each second, for [`Tracker::give_slice`]. The
-    /// number is the maximum number of flows in a slice, 1 to 2^32 - 1.
+    /// If set, the maximum number of flows in a slice of [`Tracker::give_slice`], 1 to 2^32 - 1.
     pub top: Option<usize>,
 }
 
@@ -42,7 +41,7 @@ impl Default for TrackerConfig {
 /// A flow that ended.
 #[derive(Debug, Clone, Copy)]
 pub struct EndedFlow {
-    /// Everything that was counted.
+    /// The flow with its counters.
     pub flow: Flow,
     /// The reason of the end.
     pub end: FlowEnd,
@@ -67,9 +66,9 @@ pub struct TrackerCounters {
 
 /// Counts the packets of one shard in flows. One thread at a time.
 ///
-/// The packets and their order determine which flows end, when, and in which order, with two
-/// exceptions. Flows that end as [`FlowEnd::Crowded`] also depend on the secret. [`Self::pass`]
-/// counts waiting packets earlier, and also ends flows by a monotonic clock.
+/// The packets and their order determine when flows end, and in which order, with two exceptions.
+/// Flows that end as [`FlowEnd::Crowded`] also depend on the secret. [`Self::pass`] counts waiting
+/// packets earlier, and also ends flows by a monotonic clock.
 #[derive(Debug)]
 pub struct Tracker {
     time_outs: TimeOuts,
@@ -78,12 +77,10 @@ pub struct Tracker {
     top: Option<TopCounter>,
     /// Packets that the table has not counted yet, at most 64.
     batch: Vec<FlowPacket>,
-    /// The latest time seen. `i64::MIN` before the first packet.
+    /// The latest time seen.
     clock_ns: i64,
-    /// Time of the next search for flows that timed out.
     look_ns: i64,
-    /// The packet clock and the monotonic clock at the first call of [`Self::pass`] since the last
-    /// packet.
+    /// The packet clock and the monotonic clock at the first [`Self::pass`] since the last packet.
     quiet_since: Option<(i64, i64)>,
 }
 
@@ -97,8 +94,7 @@ impl Tracker {
         Self::with_advice(config, secret, |_| {})
     }
 
-    /// As [`Self::new`]. `advise` gets the memory that the table reserves: see
-    /// [`FlowTable::with_advice`].
+    /// As [`Self::new`]. `advise` gets the reserved memory: see [`FlowTable::with_advice`].
     ///
     /// # Panics
     /// As [`FlowTable::new`].
@@ -146,8 +142,8 @@ impl Tracker {
         }
     }
 
-    /// Reports that no packet arrived, at `mono_ns` of a monotonic clock, so that flows time out on
-    /// a silent link. Call this now and then while no packet arrives.
+    /// Reports that no packet arrived, at `mono_ns` of a monotonic clock. Call this now and then
+    /// while no packet arrives, so that flows time out on a silent link.
     pub fn pass(&mut self, mono_ns: i64, ended: &mut impl FnMut(EndedFlow)) {
         self.count(ended);
         if self.clock_ns == i64::MIN {
@@ -165,7 +161,7 @@ impl Tracker {
     /// least a second has passed. If `give` returns the slice, the slice continues.
     ///
     /// Does nothing without [`TrackerConfig::top`]. Packets that still wait for a full batch belong
-    /// to the next slice. [`Self::pass`] counts these packets at once.
+    /// to the next slice.
     pub fn give_slice(
         &mut self,
         mono_ns: i64,
@@ -186,8 +182,7 @@ impl Tracker {
         table.finish(&mut ended);
     }
 
-    /// The counters. The counters of the flow table do not include up to 63 packets that wait for a
-    /// full batch.
+    /// The counters. The table's counters lack up to 63 packets that wait for a full batch.
     #[must_use]
     pub fn counters(&self) -> TrackerCounters {
         TrackerCounters {
@@ -207,7 +202,6 @@ impl Tracker {
         self.look_ns = now_ns.saturating_add(LOOK_NS);
     }
 
-    /// Counts the batch in the table.
     fn count(&mut self, ended: &mut impl FnMut(EndedFlow)) {
         let told = with_time(self.time_outs, self.clock_ns, ended);
         self.table.update(&self.batch, told);
@@ -218,8 +212,6 @@ impl Tracker {
     }
 }
 
-/// Passes on a flow that ended. The time of the end is the due time after a time-out, otherwise
-/// `now_ns`.
 fn with_time(
     time_outs: TimeOuts,
     now_ns: i64,

@@ -14,8 +14,7 @@ fn table() -> Arc<LfnTable> {
     Arc::new(LfnTable::new(1, Secret::from_words(words)))
 }
 
-/// Two writers of different keys in one cell, and a reader of both: the reader finds only values of
-/// the right key.
+/// Two writers of different keys share a cell.
 #[test]
 fn a_reader_finds_what_was_put_to_its_key() {
     loom::model(|| {
@@ -36,7 +35,7 @@ fn a_reader_finds_what_was_put_to_its_key() {
     });
 }
 
-/// Two values of one key: a reader finds one of the values, or nothing while a writer is storing.
+/// A reader finds either value of a key, or nothing while a writer is storing.
 #[test]
 fn a_value_is_whole() {
     loom::model(|| {
@@ -52,8 +51,7 @@ fn a_value_is_whole() {
     });
 }
 
-/// One thread removes a key while another thread stores another key in the same cell. Afterwards
-/// the removed key is gone, and the cell contains the stored key or nothing.
+/// One thread removes a key while another thread stores another key in the same cell.
 #[test]
 fn a_key_that_is_taken_out_is_gone() {
     loom::model(|| {
@@ -87,8 +85,7 @@ fn heard(feed: &Feed<u64>, cursor: &mut FeedCursor, count: u64) -> Vec<u64> {
     events
 }
 
-/// Three threads add one event each to a feed of one or two places, and one of these threads then
-/// reads. It must read at least one event, and read or miss exactly three.
+/// Three threads add one event each, and one of these threads then reads.
 #[test]
 fn a_listener_hears_or_misses_each_event() {
     for capacity in [1, 2] {
@@ -115,8 +112,6 @@ fn a_listener_hears_or_misses_each_event() {
     }
 }
 
-/// While a listener holds producers up, no event is overwritten before the listener has read the
-/// event. After the release a waiting producer continues.
 #[test]
 fn producers_wait_for_who_holds_them_up() {
     loom::model(|| {

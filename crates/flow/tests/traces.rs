@@ -15,8 +15,7 @@ use retroscope_packet::parse;
 use retroscope_packet::proto::{TCP, UDP};
 use retroscope_pcapfile::CaptureReader;
 
-/// The folder `shared` next to the checkout, with captures. `None`, with a note on stderr, if there
-/// is no such folder.
+/// The folder `shared` next to the checkout, with captures. `None` if there is no such folder.
 fn shared() -> Option<PathBuf> {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
     if shared.is_dir() {
@@ -29,7 +28,6 @@ fn shared() -> Option<PathBuf> {
     None
 }
 
-/// The rows of a table with one header line.
 fn rows(path: &Path) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(path).unwrap();
     let lines = text.lines().skip(1);
@@ -104,8 +102,7 @@ fn read(path: &Path, time_outs: TimeOuts, joins_fragments: bool) -> Found {
     }
 }
 
-/// The conversations of a capture as tshark counts them: fragments without ports have no
-/// conversation.
+/// The conversations of a capture as tshark counts: fragments without ports have no conversation.
 fn conversations(path: &Path, proto: &str) -> Vec<Flow> {
     let proto = match proto {
         "tcp" => TCP,
@@ -157,7 +154,7 @@ fn totals_agree_with_the_table() {
 
 type End = (IpAddr, u16);
 
-/// Both ends, and the packets and bytes that each end sent. The smaller end comes first.
+/// Both ends, and the packets and bytes that each end sent, in order of the ends.
 fn conversation(ends: [End; 2], sent: [[u64; 2]; 2]) -> ([End; 2], [[u64; 2]; 2]) {
     let ([a, b], [from_a, from_b]) = (ends, sent);
     if a <= b {
@@ -198,8 +195,8 @@ fn each_conversation_agrees_with_the_table_both_ways() {
             let sent = [[packets[0], bytes[0]], [packets[1], bytes[1]]];
             let (expected, [_, receiver]) = expected[&ends];
             assert_eq!(sent, expected, "{trace} {proto} {ends:?}");
-            // The server is the receiver of the first SYN without ACK, or of the first packet if
-            // there is no such SYN. In these captures both have the same receiver.
+            // In these captures the first SYN without ACK and the first packet have the same
+            // receiver.
             assert_eq!(ends[flow.server()], receiver, "{trace} {proto} {ends:?}");
         }
     }

@@ -10,7 +10,7 @@ const SECOND: i64 = 1_000_000_000;
 /// Width of a slot of the fine default resolution, ns.
 const FINE: i64 = 1 << 27;
 
-/// The key of a flow between port 80 of 10.0.0.1 and `port` of the address 11.0.0.0 + `addr`.
+/// The key between port 80 of 10.0.0.1 and `port` of the address 11.0.0.0 + `addr`.
 fn key(proto: u8, addr: u32, port: u16) -> BiflowKey {
     let end = |addr: u32, port| FlowEndpoint {
         addr: std::net::Ipv4Addr::from(addr).into(),
@@ -33,7 +33,6 @@ fn known(seed: u64) -> Secret {
     Secret::from_words(|n| words[n])
 }
 
-/// The compared facts of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Facts {
     first_ns: i64,
@@ -121,8 +120,8 @@ fn it_agrees_with_a_map() {
                 found.push((*flow.key(), facts(flow)));
             });
             if random.bool() {
-                // Earlier than any late packet that may follow, so that the table splits each flow
-                // where the map does.
+                // Earlier than any late packet that may follow, so that table and map split each
+                // flow alike.
                 let time_ns = now - SECOND;
                 let mut ended = Vec::new();
                 table.expire(time_ns, |flow, _| ended.push((*flow.key(), facts(flow))));
@@ -183,8 +182,7 @@ fn nothing_is_lost_when_flows_go_within_a_batch() {
     }
 }
 
-/// Flows begin and are removed at once, next to one flow that stays. The queue must stay bounded,
-/// also if all flows have the same due time. The time-out must still end the flow that stays.
+/// Flows begin and are removed at once, next to one flow that stays.
 #[test]
 fn entries_of_removed_flows_are_deleted() {
     for step_ns in [0, 1000] {
@@ -255,8 +253,7 @@ fn keys_aimed_at_a_known_secret_crowd_each_other_only() {
     assert_eq!((table.len(), table.queue.len()), (0, 0));
 }
 
-/// Sends flows of one packet, more than the table allows, while time advances. The memory of the
-/// table must stay bounded.
+/// Sends flows of one packet, more than the table allows, while time advances.
 fn flood(flows: u32, flows_max: usize) {
     let mut table = FlowTable::new(flows_max, TimeOuts::default(), known(1));
     let mut batch = Vec::new();
@@ -451,8 +448,8 @@ fn a_flow_is_over_when_the_second_of_its_time_out_has_passed() {
     assert_eq!(last, Some((FlowEnd::TimeOut, i64::MAX)));
 }
 
-/// A client without an answer repeats the same SYN. If the SYN of the old connection was seen, the
-/// SYN of a new connection has another sequence number, or is the server's.
+/// A client without an answer repeats the same SYN. The SYN of a new connection has another
+/// sequence number, or is the server's.
 #[test]
 fn a_syn_begins_another_flow_unless_it_is_sent_again() {
     type Part = (bool, u8, u32);

@@ -18,8 +18,8 @@ fn packet(flow: u16, is_reverse: bool, wire_len: u32) -> FlowPacket {
     FlowPacket::new(DirectedKey { key, is_reverse }, 0, wire_len, None)
 }
 
-/// Compares a window with a list of all packets. Each of two shards sometimes finds no room for its
-/// slice, and gives a longer slice later.
+/// Compares a window with a list of all packets. Two shards sometimes find no room for a slice, and
+/// give a longer slice later.
 #[test]
 fn a_window_agrees_with_a_list() {
     for seed in 0..40 {
