@@ -4,8 +4,8 @@ use retroscope_packet::Direction;
 
 /// Capture facts that live filters may query: `inbound`, `outbound`, `ifindex`.
 ///
-/// A program that reads an unknown direction or index rejects the packet, as after a load beyond
-/// the packet's end.
+/// A filter that reads an unknown direction or index rejects the packet, as after a load beyond the
+/// packet's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Aux {
     /// Direction of the packet.
