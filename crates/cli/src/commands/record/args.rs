@@ -16,7 +16,7 @@ pub(super) const DUMPS_PER_MINUTE: u32 = 400;
 const OF_EXPRESSION: [&str; 5] = ["-t", "--trigger", "-f", "--filter", "--dump"];
 
 const AFTER_HELP: &str = "\
-Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete or triggers may have been missed.
+Exit codes: 0 done, 1 failed, 2 usage, 3 done, but a dump is incomplete, or triggers, alerts or EVE lines may be missing.
 
 Examples:
   retroscope record -i eth0 -t 'tcp[tcpflags] & tcp-rst != 0' -w dumps
