@@ -16,7 +16,7 @@ use crate::{
     problem::{Problem, ProblemBody},
 };
 
-/// A filter.
+/// The filter to check.
 #[derive(Debug, Clone, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -36,8 +36,8 @@ pub(crate) struct FilterCheckBody {
 
 /// Checks a filter without reading packets
 ///
-/// Answers 200 for an invalid filter too, because a filter is invalid most of the time while a user
-/// types it.
+/// An invalid filter gets status 200 too: a filter is invalid most of the time while a user types
+/// it.
 #[utoipa::path(
     get, path = "/v1/filters", tag = "packets",
     params(FilterParameters),

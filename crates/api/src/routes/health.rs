@@ -28,7 +28,7 @@ pub(crate) async fn readyz(
     _: QueryParams<NoQuery>,
 ) -> Result<&'static str, Problem> {
     run_blocking(move || {
-        // Fails when the recorder has ended.
+        // Fails after the end of the recording.
         app.handle.status()?;
         Ok("recording\n")
     })
@@ -45,7 +45,7 @@ pub(crate) async fn metrics(
     let text = run_blocking(move || {
         let mut status = app.handle.status()?;
         if caller.is_restricted() {
-            // The token may not list rules, so all rules are summed up as `other`.
+            // The token may not list rules. Rules without a name are summed up as `other`.
             let rules = status.hits_by_rule.iter_mut();
             rules.for_each(|it| it.rule = None);
         }

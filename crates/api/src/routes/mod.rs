@@ -26,7 +26,5 @@ use axum::{Extension, extract::State};
 
 use crate::{app::App, caller::Caller};
 
-/// The shared state, as extractor.
 type AppState = State<Arc<App>>;
-/// The client of the request, as extractor.
 type CallerExtension = Extension<Caller>;

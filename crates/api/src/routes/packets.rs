@@ -27,9 +27,9 @@ use crate::{
 const PAGE: u64 = 100;
 /// Maximum number of packets on a page.
 const PAGE_MAX: u64 = 1000;
-/// Number of captured bytes after which a page with `hex` ends.
+/// Captured bytes after which a page with `hex` ends.
 const PAGE_BYTES_MAX: u64 = 4 << 20;
-/// Prefix of a value of `after` that has a time stamp instead of packet IDs.
+/// Prefix of a value of `after` that contains a time stamp, not packet IDs.
 const TIME: &str = "time:";
 
 /// Selects packets.
@@ -65,7 +65,8 @@ pub(crate) struct PacketParameters {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Packet)]
 pub(crate) struct PacketLine {
-    /// The packet's ID in this recording, as in `epb_packetid`. A text, because it has 64 bits.
+    /// The packet's ID in this recording, as in `epb_packetid`. A string, because the ID has 64
+    /// bits.
     id: Option<String>,
     /// Time stamp, RFC 3339.
     time: String,
@@ -80,9 +81,9 @@ pub(crate) struct PacketLine {
     #[serde(skip_serializing_if = "is_zero")]
     #[schema(required = false)]
     dropped: u64,
-    /// The headers in words.
+    /// A summary of the headers.
     summary: String,
-    /// The ends of the outermost IP header; `null`: not IP.
+    /// The ends of the outermost IP header; `null`: no IP header was parsed.
     flow: Option<PacketFlow>,
     /// The bytes, two hexadecimal digits each.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,19 +91,18 @@ pub(crate) struct PacketLine {
     hex: Option<String>,
 }
 
-/// The ends of a packet. The fields have the names of EVE.
+/// The ends of a packet, with the field names of EVE.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = PacketFlow)]
 pub(crate) struct PacketFlow {
     #[schema(value_type = String)]
     src_ip: IpAddr,
-    /// `null`: no port is known. For example, the protocol has no ports, or the packet is a later
-    /// fragment.
+    /// `null`: no port is known, for example of a later fragment.
     src_port: Option<u16>,
     #[schema(value_type = String)]
     dest_ip: IpAddr,
     dest_port: Option<u16>,
-    /// Number of the protocol over IP; `null`: unknown.
+    /// IP protocol number; `null`: unknown.
     proto: Option<u8>,
     community_id: Option<String>,
 }
@@ -131,7 +131,6 @@ impl PacketLine {
         let hex = with_hex.then(|| {
             let mut text = String::with_capacity(2 * seen.data.len());
             for byte in seen.data {
-                // Writing to a string cannot fail.
                 let _ = write!(text, "{byte:02x}");
             }
             text
@@ -156,19 +155,19 @@ impl PacketLine {
 #[schema(as = Packets)]
 pub(crate) struct PacketPage {
     packets: Vec<PacketLine>,
-    /// The value of `after` for the next page; `null`: this page is the last page, or `newest` was
+    /// The value of `after` for the next page; `null`: this is the last page, or `newest` was
     /// requested.
     next: Option<String>,
     scan: ScanSummary,
 }
 
-/// The first packet of a page, among all packets that the client asks for.
+/// The first packet of a page.
 enum PageStart {
     First,
-    /// After these packets of the ring.
+    /// After packets with these IDs.
     After(Vec<PacketId>),
     /// From this stamp (ns) on, without the first N packets of this stamp; N is the second number.
-    /// Used if an answer may have packets of dumps, because these may have no ID.
+    /// Used if the answer may have packets of dumps, which may have no ID.
     Time(i64, u64),
 }
 
@@ -189,25 +188,23 @@ impl PageStart {
     }
 }
 
-/// The packets of a page while they are read.
 struct PageLines {
     start: PageStart,
-    /// Maximum number of lines.
     limit: usize,
     bytes: u64,
     is_full: bool,
     lines: Vec<PacketLine>,
-    /// The stamp of the last packet, ns, and the number of packets so far that have this stamp.
-    /// Packets of earlier pages count only after [`PageStart::Time`].
+    /// The stamp of the last added or skipped packet, ns, and the number of such packets with this
+    /// stamp.
     last: (i64, u64),
 }
 
 impl PageLines {
-    /// Adds a packet, unless the page is full or an earlier page has the packet. `false`: the page
-    /// needs no further packets.
+    /// Adds a packet, unless the page is full or an earlier page has the packet. Returns whether
+    /// the page needs further packets.
     fn add(&mut self, seen: &QueriedPacket<'_>, with_hex: bool) -> bool {
-        // The query's limit includes the packets of earlier pages that are skipped below. If some
-        // of these have left the ring meanwhile, the query finds more packets than the page needs.
+        // The query's limit includes the packets that are skipped below. If some of these packets
+        // have left the ring meanwhile, the query finds more packets than the page needs.
         if self.lines.len() == self.limit {
             self.is_full = true;
             return false;
@@ -230,7 +227,7 @@ impl PageLines {
         !self.is_full
     }
 
-    /// The `next` of this page. Once a page may have packets of dumps, the following pages go on by
+    /// The `next` of this page. After a page that may have packets of dumps, the pages continue by
     /// time.
     fn next(&self, report: &QueryReport) -> Option<String> {
         if !self.is_full && !report.clipped.contains(&"limit") {
@@ -248,8 +245,7 @@ impl PageLines {
 /// Packets of a time range, one line each
 ///
 /// Packets that have left the ring are read from finished dumps; `dumps` of the scan counts these
-/// packets. `next` leads to the next page; where dumps are read, the following pages go on by time.
-/// With `hex` a page ends after 4 MiB of packets.
+/// packets. `next` leads to the next page. With `hex` a page ends after 4 MiB of packets.
 #[utoipa::path(
     get, path = "/v1/packets", tag = "packets",
     params(PacketParameters),
@@ -293,8 +289,8 @@ pub(crate) async fn list(
         query: Query {
             community_id: asked.community_id,
             limit_packets: Some(given.saturating_add(limit)),
-            // Without this limit, `PageLines::add` would count the bytes from the oldest packet on,
-            // and would leave out the newest packets.
+            // `PageLines::add` counts bytes from the oldest packet on, and would leave out the
+            // newest packets.
             limit_bytes: (with_hex && is_newest).then_some(PAGE_BYTES_MAX),
             newest: is_newest,
             after,

@@ -53,12 +53,12 @@ pub(crate) async fn read(
 
 /// Creates or replaces a pin: the ring keeps the packets of a time range
 ///
-/// The body may be `{}`: all packets up to now. If dumps and pins need all packets in the ring, new
+/// The body `{}` means all packets up to now. If dumps and pins need all packets in the ring, new
 /// packets may overwrite packets of the pin, and the pin is then revoked, unless `/v1/when-full` is
 /// `protect`. With `If-None-Match: *` the request fails with 412 if the pin exists.
 ///
 /// With `lease` the pin ends after that time. A repeated request with the same `from` and `to`
-/// renews the lease, keeps the pin's packets, and is no event.
+/// renews the lease and keeps the pin's packets.
 #[utoipa::path(
     put, path = "/v1/pins/{name}", tag = "pins",
     params(

@@ -70,8 +70,8 @@ pub(crate) struct QueryParameters {
     snaplen: Option<NonZeroU32>,
     /// Continue with new packets until `to`, a limit, or the end of the recording.
     follow: Option<bool>,
-    /// Resume after these packets of an earlier answer, without repeating a packet: IDs, separated
-    /// by commas, from `epb_packetid` or from `after` in the verdict.
+    /// Resume after these packets of an earlier answer: IDs, separated by commas, from
+    /// `epb_packetid` or from `after` in the verdict.
     after: Option<String>,
     /// Return the verdict as JSON, without the packets. The head of the answer, with `Location`, is
     /// sent before the packets are counted.
@@ -131,10 +131,10 @@ impl QueryParameters {
 /// Packets of the past, as a pcapng file
 ///
 /// Packets that have left the ring are read from finished dumps, except with `after`. `dumps` in
-/// the verdict names the dumps, and the time ranges that no dump covers. Tokens with a filter or a
-/// snap length get counts only. A client can read the answer while it arrives. The verdict is
-/// usually in a comment of the last packet, and in comments of the interfaces' statistics, and
-/// afterwards at `Location`. An answer that fails ends without its last chunk.
+/// the verdict names the dumps, and the time ranges that no dump covers; tokens with a filter or a
+/// snap length get counts only. The verdict is usually in comments of the last packet and of the
+/// interfaces' statistics, and afterwards at `Location`. An answer that fails ends without its last
+/// chunk.
 #[utoipa::path(
     get, path = "/v1/query", tag = "packets",
     params(QueryParameters),
@@ -206,7 +206,7 @@ pub(crate) async fn query(
     Ok(response)
 }
 
-/// The verdict of a query without its packets.
+/// The verdict of a query without the packets.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Counted)]
 struct CountBody {
@@ -216,14 +216,13 @@ struct CountBody {
     reasons: String,
 }
 
-/// A query on a blocking thread.
 struct QueryJob {
     app: Arc<App>,
     caller: Caller,
     sender: Sender,
     cancel: Cancel,
     permit: ConcurrencyPermit,
-    /// Cancels the query when the caller's token is revoked or the caller's session ends.
+    /// Cancels the query when the caller's token or session ends.
     _watch: AbortOnDrop,
 }
 
@@ -278,7 +277,6 @@ impl QueryJob {
     }
 }
 
-/// Writes the verdict of a query without the packets.
 fn write_count(report: QueryReport, out: &mut impl Write) -> Result<QueryReport, QueryError> {
     let reasons = report.reasons();
     let counted = CountBody { report, reasons };
@@ -304,8 +302,7 @@ pub(crate) async fn verdict(
 
 /// Cancel a query that you sent, or as admin any query
 ///
-/// The query's answer ends as a complete file, with the verdict of what it contains. A query that
-/// has ended stays as it is.
+/// The query's answer ends early, with the verdict of what it contains.
 #[utoipa::path(
     delete, path = "/v1/queries/{id}", tag = "packets",
     params(("id" = String, Path, description = "The query's ID, from `Location` of its answer.", min_length = 1, max_length = 64)),

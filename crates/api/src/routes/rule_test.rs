@@ -44,7 +44,7 @@ pub(crate) struct RuleTestBody {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = RuleTested)]
 pub(crate) struct RuleTestedBody {
-    /// Number of inspected packets that match.
+    /// Number of matching packets.
     hits: u64,
     /// Time stamp of the first hit, RFC 3339; `null`: no hit.
     first: Option<String>,
@@ -57,7 +57,6 @@ pub(crate) struct RuleTestedBody {
     scan: ScanSummary,
 }
 
-/// Counts of hits, and the first hits.
 #[derive(Debug, Default)]
 struct RuleTestCounts {
     hits: u64,

@@ -70,11 +70,11 @@ pub(crate) async fn read(
 
 /// Creates or replaces a rule
 ///
-/// Each packet is matched by the old rule or by the new rule. Open dumps keep their old options.
-/// With `scan_past` the new rule also acts on packets in the ring; `scan` of the answer has the
-/// result. The answer of GET can be sent back: a request for the rule as it is succeeds and changes
-/// nothing. Otherwise, with `If-Match` the request fails with 412 if the rule has changed meanwhile
-/// or does not exist. With `If-None-Match: *` the request fails with 412 if the rule exists.
+/// Open dumps keep their old options. With `scan_past` the new rule also acts on packets in the
+/// ring; `scan` of the answer has the result. The answer of GET can be sent back: a request for the
+/// rule as it is succeeds and changes nothing. Otherwise, with `If-Match` the request fails with
+/// 412 if the rule has changed meanwhile or does not exist. With `If-None-Match: *` the request
+/// fails with 412 if the rule exists.
 #[utoipa::path(
     put, path = "/v1/rules/{name}", tag = "rules",
     params(
@@ -108,7 +108,7 @@ pub(crate) async fn put(
         let is_same = |before: &RuleStatus| {
             RuleBody::from(before.clone()).definition() == wanted.clone().definition()
         };
-        // A rule that is sent back unchanged keeps the name of the client that requested it.
+        // An unchanged rule keeps its request, with the name of the client.
         let request = match before.as_ref().filter(|before| is_same(before)) {
             Some(before) => before.request.clone(),
             None => request,
@@ -165,7 +165,8 @@ pub(crate) async fn enable(
         let rule = app.handle.enable_rule(&name, change, condition);
         let is_changed = match &rule {
             Ok(rule) => before.version() != rule.version(),
-            // The change follows, and a repeated request will change nothing.
+            // The rule usually changes later. A repeated request then changes nothing, and reports no
+            // change.
             Err(error) => matches!(error, CommandError::Late),
         };
         if is_changed {
@@ -209,7 +210,7 @@ pub(crate) async fn remove(
     .await
 }
 
-/// The rule, with its version as entity tag.
+/// The rule, with its version as `ETag`.
 fn tagged(status: StatusCode, rule: RuleStatus) -> Response {
     let tag = [(header::ETAG, format!("\"{}\"", rule.version()))];
     (status, tag, Json(RuleBody::from(rule))).into_response()

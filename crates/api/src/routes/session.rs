@@ -1,4 +1,4 @@
-//! Sessions of the page: log in, log out, and links that log in once.
+//! Sessions of the page: login, logout, and links that log in once.
 
 use std::{
     collections::BTreeMap,
@@ -30,11 +30,11 @@ use crate::{
     sessions::LINK_LIFETIME,
 };
 
-/// The client of the request, and what it may do.
+/// The client of the request, and what the client may do.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Session)]
 pub(crate) struct SessionBody {
-    /// The token's name, or the user at the unix socket; `null`: nobody is logged in.
+    /// The token's name, or the user at the unix socket; `null`: no login.
     caller: Option<String>,
     /// Whether there is a token file. Without a token file only links log in.
     tokens: bool,
@@ -51,8 +51,7 @@ pub(crate) struct ClientBody {
     roles: Vec<&'static str>,
     /// What the token sees of packets; `null`: everything.
     restricted: Option<RestrictionBody>,
-    /// When the session ends if it is not used until then, RFC 3339; `null`: the request has no
-    /// session.
+    /// When the session ends if it is not used, RFC 3339; `null`: no session.
     expires: Option<String>,
     /// Time without use after which a session ends, seconds.
     idle_seconds: u64,
@@ -60,8 +59,7 @@ pub(crate) struct ClientBody {
     version: &'static str,
     /// The UUID of the recording; `null`: the recording has ended.
     recording: Option<String>,
-    /// By `operationId`, why the client's roles, filter or snap length forbid the operation. No
-    /// other operation is forbidden for these reasons.
+    /// By `operationId`, why the client's roles, filter or snap length forbid the operation.
     may_not: BTreeMap<&'static str, String>,
 }
 
@@ -80,7 +78,7 @@ struct RestrictionBody {
 #[serde(deny_unknown_fields)]
 #[schema(as = Login)]
 pub(crate) struct LoginBody {
-    /// The code of a link: what follows `#link=`.
+    /// The code after `#link=` of a link.
     link: String,
 }
 
@@ -90,7 +88,7 @@ pub(crate) struct LoginBody {
 pub(crate) struct LinkBody {
     /// The address of the page with the code.
     url: String,
-    /// The end of the link's validity, RFC 3339.
+    /// End of the link's validity, RFC 3339.
     expires: String,
 }
 
@@ -150,7 +148,7 @@ fn after(wait: Duration) -> String {
 
 /// The client of this request
 ///
-/// Answers without a login too, with `caller` = `null`.
+/// Without a login, `caller` is `null`.
 #[utoipa::path(get, path = "/v1/session", tag = "session", responses((status = 200, body = SessionBody)))]
 pub(crate) async fn read(
     State(app): AppState,
@@ -160,7 +158,7 @@ pub(crate) async fn read(
 ) -> Result<Json<SessionBody>, Denied> {
     let caller = match identify(&app, &Method::GET, &headers, transport) {
         Ok(caller) => Some(caller),
-        // If the client has neither a token nor a valid session, the answer has `caller` = `null`.
+        // The client has neither a token nor a valid session.
         Err(denied) if denied.problem.is(Cause::Unauthenticated) && !has_token(&headers) => None,
         Err(denied) => return Err(denied),
     };
@@ -173,7 +171,7 @@ fn has_token(headers: &HeaderMap) -> bool {
 
 /// Log in: exchange a token or a link for a session
 ///
-/// The token is in the header `Authorization`. A link is in the body. The answer sets a cookie,
+/// The token is in the header `Authorization`, a link is in the body. The answer sets a cookie,
 /// which stands for the token in later requests. Over TCP only.
 #[utoipa::path(
     post, path = "/v1/session", tag = "session",
@@ -214,9 +212,9 @@ pub(crate) async fn create(
         .start(caller, Instant::now())
         .map_err(no_random)?;
     app.handle.tell_change(caller.change(Action::LogIn));
-    // Without `Path`, the browser sends the cookie only to paths in the folder of this request's
-    // path, including a prefix that a proxy removes. So recorders below different prefixes of a
-    // host have separate sessions.
+    // Without `Path`, the browser sends the cookie only to the folder of this request's path,
+    // including a prefix that a proxy removes (RFC 6265, section 5.1.4). So recorders below
+    // different prefixes of a host have separate sessions.
     let name = cookie_name(&headers, is_tls);
     let secure = if is_secure(&headers, is_tls) {
         "; Secure"
@@ -228,8 +226,8 @@ pub(crate) async fn create(
     Ok(with_cookie(body.into_response(), &cookie))
 }
 
-/// Whether the browser uses TLS, to this recorder or to a proxy. A proxy is known by the `Origin`,
-/// which the guard has checked.
+/// Whether the browser uses TLS, to this recorder or to a proxy. The guard has checked `Origin`,
+/// which names a proxy.
 fn is_secure(headers: &HeaderMap, is_tls: bool) -> bool {
     let origin = headers.get(header::ORIGIN);
     is_tls || origin.is_some_and(|origin| origin.as_bytes().starts_with(b"https:"))
@@ -243,7 +241,6 @@ fn with_cookie(mut response: Response, cookie: &str) -> Response {
     response
 }
 
-/// The client of a login's token or link.
 async fn credentials(app: &App, headers: &HeaderMap, request: Request) -> Result<Caller, Denied> {
     if has_token(headers) {
         return authenticate(app, headers);
@@ -332,8 +329,8 @@ pub(crate) async fn link(
     let base = base.ok_or_else(|| {
         Problem::conflict("the page has no address: start the recorder with --api 127.0.0.1:PORT")
     })?;
-    // All processes of a user share the user's sessions, and a session may outlive the process that
-    // made the link. So the name in the session has the user but no process.
+    // A session may outlive the process that made the link, and all processes of a user share the
+    // user's account. So the session's name contains the user but no process.
     let name = match &caller.token {
         Some(_) => Arc::clone(&caller.name),
         None => Arc::clone(&caller.account),

@@ -37,8 +37,8 @@ pub(crate) struct TimelineParameters {
     /// Number of slots, 240 if left out.
     #[param(minimum = 1, maximum = 2000)]
     slots: Option<usize>,
-    /// Add the peaks of each slot, which reads packets. A request reads at most 4 Mi packets, the
-    /// newest first; the next request continues.
+    /// Add the peaks of each slot, which reads packets. A request reads at most 4 Mi packets; the
+    /// next request continues.
     peaks: Option<bool>,
     /// Add the counts and peaks of each series. Implies `peaks`.
     #[param(inline)]
@@ -58,15 +58,14 @@ pub(crate) enum SeriesParameter {
 
 /// The largest numbers of packets and bytes in intervals of 1 ms, or of a slot if slots are
 /// shorter. Each list has one entry for each slot. `null`: not read yet, or unknown as in `packets`
-/// of the timeline. Bytes are bytes on the wire, without the checksum, the preamble and the gap of
-/// Ethernet.
+/// of the timeline. Bytes on the wire exclude Ethernet's checksum, preamble and gap.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Peaks)]
 pub(crate) struct PeaksBody {
     /// Length of the intervals. Intervals of 1 ms begin at full milliseconds of UTC.
     seconds: f64,
-    /// The recorder has not read all packets before this time. Repeat the request to read more.
-    /// `null`: all packets are read.
+    /// Packets before this time may be unread: repeat the request to read more. `null`: nothing is
+    /// left to read.
     known_from: Option<String>,
     /// The most packets of an interval that touches the slot.
     packets: Vec<Option<u64>>,
@@ -74,9 +73,9 @@ pub(crate) struct PeaksBody {
     bytes: Vec<Option<u64>>,
     /// Bytes of the slot. Packets that are not read yet count with their captured bytes.
     wire_bytes: Vec<Option<u64>>,
-    /// The 16 series with the most bytes. If there are more than 64 series, only 64 are compared.
+    /// The 16 series with the most bytes. At most 64 series are compared.
     series: Vec<SeriesBody>,
-    /// Number of further series.
+    /// Number of series left out.
     series_left_out: usize,
 }
 
@@ -137,20 +136,20 @@ pub(crate) struct TimelineBody {
     /// The longest time span of the packets of one bucket. The bytes of a bucket are spread evenly
     /// over its time span, and also its packets, unless the bucket was read for `peaks`.
     resolution_seconds: f64,
-    /// Number of packets in the ring. `null`: all packets of the slot were overwritten, or the slot
-    /// is before the recording or in the future.
+    /// Packets in the ring. `null`: all packets of the slot were overwritten, or the slot is before
+    /// the recording or in the future.
     packets: Vec<Option<u64>>,
     /// Captured bytes of the packets in the ring. `null` as in `packets`.
     bytes: Vec<Option<u64>>,
-    /// Packets that were lost before the ring or shed, by cause. A loss between two readings of a
-    /// counter is spread evenly over the time between the readings.
+    /// Packets that were lost before the ring or shed, by cause. A loss is spread evenly over the
+    /// time between two readings of its counter.
     lost: BTreeMap<&'static str, Vec<u64>>,
     /// Losses are known up to this time; `null`: no counter was read yet.
     losses_known_to: Option<String>,
-    /// Whether an interface was down or removed.
+    /// Whether an interface was down or removed, or its capture failed.
     down: Vec<bool>,
-    /// Number of dumps that were triggered. `null`: more dumps started since then than the recorder
-    /// remembers, or the slot is in the future.
+    /// Number of triggered dumps. `null`: the slot is in the future, or the recorder has forgotten
+    /// triggers since the start of the slot.
     triggers: Vec<Option<u64>>,
     /// Only with `peaks` or `by`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -178,8 +177,7 @@ impl From<Timeline> for TimelineBody {
 
 /// Packets, bytes, losses and triggers in slots of time
 ///
-/// Without `peaks` the recorder reads the headers of the ring's buckets, and no packet. A live
-/// diagram asks for `peaks` of the last slots only.
+/// Without `peaks` the recorder reads the headers of the ring's buckets, and no packet.
 #[utoipa::path(
     get, path = "/v1/timeline", tag = "history",
     params(TimelineParameters),

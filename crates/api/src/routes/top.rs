@@ -25,7 +25,7 @@ use crate::{
 const ROWS: usize = 10;
 /// Maximum number of rows of each table.
 const ROWS_MAX: usize = 1000;
-/// Maximum number of bytes of each packet that are parsed, for its headers.
+/// Bytes of each packet that are parsed for its headers.
 const HEADERS: u32 = 512;
 
 /// Selects packets.
@@ -59,7 +59,7 @@ pub(crate) struct TopParameters {
 #[schema(as = FlowEnd)]
 pub(crate) struct EndBody {
     address: String,
-    /// `null`: the protocol has no ports.
+    /// `null`: the protocol is not TCP, UDP or SCTP.
     port: Option<u16>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct FlowRow {
     proto: Option<u8>,
     /// Both ends of the flow; empty: the flow is not IP.
     ends: Vec<EndBody>,
-    /// The Community ID, version 1 with seed 0; `null`: the flow has no Community ID.
+    /// The Community ID, version 1 with seed 0; `null`: the flow is not TCP, UDP or SCTP.
     community_id: Option<String>,
     packets: u64,
     /// Bytes on the wire.
@@ -111,23 +111,21 @@ pub(crate) struct PortRow {
 #[schema(as = Top)]
 pub(crate) struct TopBody {
     scan: ScanSummary,
-    /// Number of packets that were counted.
+    /// Number of matching packets.
     packets: u64,
-    /// Bytes on the wire of the packets that were counted.
+    /// Bytes on the wire of the matching packets.
     bytes: u64,
     flows: Vec<FlowRow>,
     hosts: Vec<HostRow>,
-    /// The largest ports. A packet counts for its source port and for its destination port.
+    /// The largest ports, source and destination.
     ports: Vec<PortRow>,
-    /// Bytes by which any number may be too small. At most 65,536 flows, 65,536 hosts and 65,536
-    /// ports are tracked at the same time; beyond that, at least the smaller half of the flows,
-    /// hosts or ports is dropped.
+    /// Bytes that a row may lack. At most 65,536 flows, 65,536 hosts and 65,536 ports are tracked
+    /// at the same time; beyond that, at least the smaller half is dropped.
     uncertain_bytes: u64,
-    /// Packets by which any number may be too small, for the same reason as `uncertain_bytes`.
+    /// Packets that a row may lack, for the same reason as `uncertain_bytes`.
     uncertain_packets: u64,
 }
 
-/// The counts of a scan.
 #[derive(Debug)]
 struct TopCounts {
     all: Volume,

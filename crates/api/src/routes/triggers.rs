@@ -20,10 +20,9 @@ use crate::{
     problem::Problem,
 };
 
-/// Maximum time for which the answer waits until the dumper has created the dump's file. On a slow
-/// disk the dumper may need longer.
+/// Maximum time for which the answer waits for the dump's file. On a slow disk the dumper may need
+/// longer.
 const FILE_WAIT: Duration = Duration::from_secs(1);
-/// Interval at which the answer checks whether the file exists.
 const FILE_LOOK: Duration = Duration::from_millis(2);
 
 /// The result of a trigger.
@@ -42,8 +41,8 @@ pub(crate) struct TriggeredBody {
 /// Start a dump
 ///
 /// The recorder answers after it has opened the dump. A client that does not know whether its
-/// request arrived can repeat it with the same `Idempotency-Key`. The last 256 keys are remembered,
-/// and a key that started a dump belongs to that dump. A key of another trigger is refused.
+/// request arrived can repeat it with the same `Idempotency-Key`. The last 256 keys are remembered.
+/// A key of another trigger is refused.
 #[utoipa::path(
     post, path = "/v1/triggers", tag = "dumps",
     params(("Idempotency-Key" = Option<String>, Header, description = "A word that names this trigger.", min_length = 1, max_length = 64, pattern = "^[!-~]+$")),
@@ -71,8 +70,8 @@ pub(crate) async fn trigger(
     if let Some(key) = &key {
         check_name(key)?;
     }
-    // The account is part of the text that belongs to the key. So a client that repeats the key of
-    // another account is refused, and does not learn the dump of that key.
+    // With the account, a client that repeats the key of another account is refused, and does not
+    // learn the dump of that key.
     let meaning = format!("{} {wanted:?}", caller.account);
     let mut wanted = wanted.read(&caller, key.clone())?;
     let handle = app.handle.clone();
@@ -111,9 +110,8 @@ pub(crate) async fn trigger(
     Ok((status, [(header::LOCATION, location)], body).into_response())
 }
 
-/// Waits until the dumper has created the dump's file, a moment after the analyzer opened the dump,
-/// but at most [`FILE_WAIT`]. So the target of `Location` usually exists when the client gets the
-/// answer.
+/// Waits until the dumper has created the dump's file, at most [`FILE_WAIT`], so that the target of
+/// `Location` usually exists when the client gets the answer.
 async fn wait_until_there(handle: &RecorderHandle, dump: u64) {
     let begin = Instant::now();
     while begin.elapsed() < FILE_WAIT && matches!(handle.dump_id(dump), Ok(None)) {
