@@ -1,4 +1,4 @@
-//! Headers of the most common Ethernet frames, read at fixed offsets. For code that reads the
+//! Headers of the most common Ethernet frames, read at fixed offsets, for code that reads the
 //! headers of every packet.
 
 use crate::proto::{AH, ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ICMPV6, SCTP, TCP, UDP};
@@ -6,13 +6,11 @@ use crate::proto::{AH, ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ICMPV6, SCTP, TCP, UDP
 /// Bytes of an Ethernet header without tags.
 const LINK: usize = 14;
 
-/// Header offsets of an untagged Ethernet frame. It carries one of these:
+/// Header offsets of an untagged Ethernet frame with one of these:
 ///
 /// - ARP
 /// - IPv4 without an authentication header
 /// - IPv6 with TCP, UDP, SCTP or ICMPv6 directly after the fixed header
-///
-/// [`crate::parse()`] finds the same headers in such a frame, and also parses other frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CommonHeaders {
     /// IP version, 4 or 6. For ARP, this and all other fields are 0.
@@ -22,14 +20,13 @@ pub struct CommonHeaders {
     /// IPv4's "more fragments" flag, 0x2000, and fragment offset, 0x1fff, in units of 8 bytes. 0 if
     /// the packet is no fragment.
     pub fragment: u16,
-    /// Offset of the source address in the frame. The destination address follows the source
-    /// address. Both addresses were captured.
+    /// Offset of the source address in the frame. The destination address follows. Both addresses
+    /// were captured.
     pub addresses: usize,
-    /// Offset of the transport header in the frame. The offset may exceed the captured bytes or the
-    /// packet: see [`Self::transport`].
+    /// Offset of the transport header in the frame. May exceed the captured bytes or the packet.
     pub transport: usize,
     /// Offset of the end of the IP packet in the frame, or [`usize::MAX`] if the IP header gives no
-    /// length. May exceed the captured bytes. Padding may follow the end.
+    /// length. May exceed the captured bytes. Padding may follow.
     pub end: usize,
 }
 
@@ -37,8 +34,7 @@ impl CommonHeaders {
     /// Reads the captured bytes of an Ethernet frame. Returns `None` for frames that need
     /// [`crate::parse()`].
     ///
-    /// Inlined, so that a caller that uses only some of the frames or fields does not pay for the
-    /// rest.
+    /// Inlined, so that a caller does not pay for fields that it does not use.
     #[inline(always)]
     #[must_use]
     pub fn read(data: &[u8]) -> Option<Self> {
@@ -89,10 +85,13 @@ impl CommonHeaders {
     }
 
     /// Start and end of the payload of a TCP or UDP packet in the frame. The end may exceed the
-    /// captured bytes, or be [`usize::MAX`]. `None` for other protocols, and for an impossible TCP
-    /// header length. Also `None` if the first 20 bytes of a TCP header, or the 8 bytes of a UDP
-    /// header, exceed the capture or the packet. The packet must not be a later fragment. `data` is
-    /// the frame that [`Self::read`] read.
+    /// captured bytes, or be [`usize::MAX`].
+    ///
+    /// `None` for other protocols, and for an impossible TCP header length. Also `None` if the
+    /// first 20 bytes of a TCP header, or the 8 bytes of a UDP header, exceed the capture or the
+    /// packet.
+    ///
+    /// The packet must not be a later fragment. `data` is the frame that [`Self::read`] read.
     #[inline(always)]
     #[must_use]
     pub fn payload(&self, data: &[u8]) -> Option<(usize, usize)> {

@@ -1,6 +1,5 @@
-//! Community ID, version 1: the flow identifier that Suricata, Zeek and other tools print. Queries
-//! and alerts can name a flow by this identifier. Corelight's [Community ID Flow
-//! Hashing](https://github.com/corelight/community-id-spec) defines the identifier.
+//! Community ID, version 1: the flow identifier that Suricata, Zeek and other tools print, defined
+//! by Corelight's [Community ID Flow Hashing](https://github.com/corelight/community-id-spec).
 
 use std::net::IpAddr;
 
@@ -13,9 +12,8 @@ use crate::{FlowEndpoint, FlowKey, Icmp, Parsed, Ports};
 /// The Community ID of a frame's flow: `1:` and 28 characters of base64. Tools agree only if they
 /// use the same `seed`, usually 0.
 ///
-/// `None` if the flow is unknown (see [`crate::flow_of`]), and for frames that are not IP. Also
-/// `None` if the frame does not contain the type and the code of its ICMP message (truncated, or a
-/// later fragment).
+/// `None` if the flow is unknown (see [`crate::flow_of`]) or not IP, or if the frame does not
+/// contain the type and code of its ICMP message.
 #[must_use]
 pub fn community_id(parsed: &Parsed, seed: u16) -> Option<String> {
     let ip = parsed.network?;
@@ -41,8 +39,7 @@ pub fn community_id(parsed: &Parsed, seed: u16) -> Option<String> {
     ))
 }
 
-/// The Community ID of a flow between ports. [`community_id`] gives the same identifier for each
-/// packet of the flow that shows its ports. `None` for all other keys: an ICMP flow's key, for
+/// The Community ID of a TCP, UDP or SCTP flow. `None` for other keys: an ICMP flow's key, for
 /// example, has no message type, which the hash needs.
 #[must_use]
 pub fn community_id_of(flow: &FlowKey, seed: u16) -> Option<String> {
@@ -54,8 +51,7 @@ pub fn community_id_of(flow: &FlowKey, seed: u16) -> Option<String> {
 
 /// The Community ID of an IP flow, from the values that the hash covers. `ends` are in hash order:
 /// the smaller end first, or the sender of a one-way ICMP message first. `has_ports` is true if the
-/// protocol has ports, and for ICMP and ICMPv6, whose ports [`icmp_ports`] gives. Without
-/// `has_ports` the hash ignores the ports.
+/// protocol has ports, and for ICMP and ICMPv6, whose ports [`icmp_ports`] gives.
 #[must_use]
 pub fn community_id_between(
     proto: u8,
@@ -75,7 +71,6 @@ pub fn is_community_id(text: &str) -> bool {
     matches!(digest, Some(Ok(digest)) if digest.len() == 20)
 }
 
-/// Hashes addresses and ports that are already in order.
 fn identifier(seed: u16, addrs: (IpAddr, IpAddr), proto: u8, ports: Option<(u16, u16)>) -> String {
     let mut hash = Sha1::new();
     hash.update(seed.to_be_bytes());
@@ -92,7 +87,6 @@ fn identifier(seed: u16, addrs: (IpAddr, IpAddr), proto: u8, ports: Option<(u16,
     id
 }
 
-/// Adds an address to the hash, in network byte order.
 fn add_address(hash: &mut Sha1, addr: IpAddr) {
     match addr {
         IpAddr::V4(addr) => hash.update(addr.octets()),
@@ -117,10 +111,10 @@ fn some_ports((ports, one_way): (Ports, bool)) -> (Option<(u16, u16)>, bool) {
     (Some((ports.src, ports.dst)), one_way)
 }
 
-/// Values that a Community ID hashes instead of ports for ICMP (ICMPv6 if `is_v6`). Two cases:
+/// Values that a Community ID hashes instead of ports for ICMP (ICMPv6 if `is_v6`):
 ///
 /// - A message with a counterpart: its type and the counterpart's type, and `false`.
-/// - A one-way message: its type and code, and `true`. No message is its reverse.
+/// - A one-way message: its type and code, and `true`.
 #[must_use]
 pub fn icmp_ports(icmp: Icmp, is_v6: bool) -> (Ports, bool) {
     let pairs: &[(u8, u8)] = if is_v6 { &ICMPV6_PAIRS } else { &ICMP_PAIRS };

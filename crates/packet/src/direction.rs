@@ -4,8 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum Direction {
-    /// The capture source does not report the direction. A test of `inbound` or `outbound` in a
-    /// filter usually rejects the packet, even as `not inbound`.
+    /// The capture source does not report the direction.
     #[default]
     Unknown = 0,
     /// Received.

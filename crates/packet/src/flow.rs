@@ -1,4 +1,4 @@
-//! Flow keys: packets with equal keys belong together. `$flow` in a filter compares these keys.
+//! Flow keys: packets with equal keys belong together.
 //!
 //! A key holds no VLAN tags: a flow stays the same flow under any tag stack. The key of a frame
 //! with a tunnel describes the outer packet.
@@ -59,7 +59,7 @@ pub enum FlowKey {
     },
 }
 
-/// Fields by which the fragments of one packet are recognised, in one direction.
+/// Fields by which the fragments of one packet are recognised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FragmentKey {
     /// Sender.
@@ -98,8 +98,8 @@ pub fn flow_of(parsed: &Parsed) -> Option<FlowKey> {
     Some(FlowKey::between(proto, end(ip.src), end(ip.dst)))
 }
 
-/// Whether `a <= b`. Compares integers, which is faster than the derived comparison byte by byte
-/// and field by field.
+/// Whether `a <= b`. Compares integers, which is faster than the derived comparison by bytes and
+/// fields.
 fn is_ordered(a: FlowEndpoint, b: FlowEndpoint) -> bool {
     match (a.addr, b.addr) {
         (IpAddr::V4(x), IpAddr::V4(y)) => (x.to_bits(), a.port) <= (y.to_bits(), b.port),
@@ -108,7 +108,6 @@ fn is_ordered(a: FlowEndpoint, b: FlowEndpoint) -> bool {
     }
 }
 
-/// The key of a frame that is not IP.
 fn link_flow(parsed: &Parsed) -> FlowKey {
     if let (Some(src), Some(dst)) = (parsed.src_mac, parsed.dst_mac) {
         return FlowKey::Mac {
@@ -124,11 +123,11 @@ fn link_flow(parsed: &Parsed) -> FlowKey {
     }
 }
 
-/// The key that a fragment, first or later, shares with the other fragments of its packet. `None`
-/// if the parsed headers show no fragment.
+/// The key that a fragment shares with the other fragments of its packet. `None` if the parsed
+/// headers show no fragment.
 ///
-/// [`flow_of`] usually gives the flow of a first fragment. A caller that stores the flow under the
-/// fragment key can recognise the later fragments of that flow.
+/// A caller that stores the flow of the first fragment under this key can recognise the later
+/// fragments of that flow.
 #[must_use]
 pub fn fragment_of(parsed: &Parsed) -> Option<FragmentKey> {
     let ip = parsed.network?;
@@ -148,8 +147,7 @@ impl fmt::Display for FlowEndpoint {
 }
 
 impl FlowKey {
-    /// The IP flow between two ends. The ports count for TCP, UDP and SCTP; other protocols ignore
-    /// the ports.
+    /// The IP flow between two ends. Only TCP, UDP and SCTP keep the ports.
     #[must_use]
     pub fn between(proto: u8, a: FlowEndpoint, b: FlowEndpoint) -> Self {
         if matches!(proto, TCP | UDP | SCTP) {
@@ -198,8 +196,7 @@ impl fmt::Display for FragmentKey {
     }
 }
 
-/// Prints ICMP, IGMP, TCP, UDP, ICMPv6 and SCTP by their names in pcap-filter, and all other IP
-/// protocols as `proto N`.
+/// Prints an IP protocol by its pcap-filter name, or as `proto N`.
 pub(crate) struct ProtoName(pub(crate) u8);
 
 impl fmt::Display for ProtoName {
@@ -221,7 +218,7 @@ mod tests {
     use super::*;
     use crate::parse;
 
-    /// The flow of a UDP packet over IPv4 or IPv6. `src` and `dst` are the last byte of an address
+    /// The flow of a UDP packet over IPv4 or IPv6. `src` and `dst`: the last byte of an address,
     /// and the last byte of a port.
     fn udp(is_v6: bool, src: [u8; 2], dst: [u8; 2]) -> FlowKey {
         let ports = [0, src[1], 0, dst[1], 0, 8, 0, 0];

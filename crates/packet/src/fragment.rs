@@ -1,4 +1,4 @@
-//! A quick check for fragments, and a memory of fragmented datagrams. For code that sees every
+//! A quick check for fragments, and a memory of fragmented datagrams, for code that sees every
 //! packet.
 
 use std::collections::{HashMap, VecDeque};
@@ -6,12 +6,9 @@ use std::collections::{HashMap, VecDeque};
 use crate::proto::{ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ICMPV6, SCTP, TCP, UDP};
 use crate::{FragmentKey, LinkType};
 
-/// Whether a frame may be a fragment, judged by a few of its bytes. `false` is certain:
-/// [`crate::fragment_of`] gives no key. For `true` the caller must call [`crate::parse()`]. Tagged
-/// frames, MPLS, PPPoE, IPv6 with extension headers or a tunnel, other link types, and frames of
-/// less than 22 bytes give `true`.
-///
-/// This check compares fewer fields than [`crate::CommonHeaders`], so it takes less time.
+/// Whether a frame may be a fragment, judged by a few of its bytes. `false` is certain; for `true`
+/// the caller must call [`crate::parse()`]. Reads fewer fields than [`crate::CommonHeaders`], for
+/// speed.
 #[inline]
 #[must_use]
 pub fn may_be_fragment(link_type: LinkType, data: &[u8]) -> bool {
@@ -22,7 +19,6 @@ pub fn may_be_fragment(link_type: LinkType, data: &[u8]) -> bool {
         return true;
     };
     match u16::from_be_bytes([header[12], header[13]]) {
-        // The "more fragments" flag, or a fragment offset.
         ETHER_IPV4 => u16::from_be_bytes([header[20], header[21]]) & 0x3fff != 0,
         ETHER_IPV6 => !matches!(header[20], TCP | UDP | SCTP | ICMPV6),
         other => other != ETHER_ARP,
@@ -30,8 +26,8 @@ pub fn may_be_fragment(link_type: LinkType, data: &[u8]) -> bool {
 }
 
 /// Facts about fragmented datagrams, learned from their first fragments. Holds at most
-/// [`Datagrams::CAPACITY`] datagrams; the datagram that was added first is evicted first. Old
-/// entries are worth little, since IPv4 identifications repeat after at most 65,536 datagrams.
+/// [`Datagrams::CAPACITY`] datagrams, and evicts the datagram that was added first: IPv4
+/// identifications repeat after at most 65,536 datagrams.
 #[derive(Debug, Clone)]
 pub struct Datagrams<T> {
     known: HashMap<FragmentKey, T>,
@@ -96,7 +92,6 @@ mod tests {
         assert_eq!((datagrams.known.len(), datagrams.order.len()), (4096, 4096));
     }
 
-    /// A frame with an EtherType, 6 zero bytes and the bytes `last`.
     fn frame(ether_type: u16, last: [u8; 2]) -> Vec<u8> {
         let mut frame = vec![0; 22];
         frame[12..14].copy_from_slice(&ether_type.to_be_bytes());

@@ -1,14 +1,12 @@
 //! Parsed headers, flow keys, VLAN stacks, fragments and Community ID.
 //!
 //! [`parse()`] turns the captured bytes of a frame into [`Parsed`], a small `Copy` set of facts.
-//! Flow keys and Community IDs come from [`Parsed`]. [`CommonHeaders`] and [`may_be_fragment`] read
-//! bytes, for speed. The crate is pure: bytes in, facts out. The parsing path uses no sockets,
-//! threads, clocks or allocation.
+//! The parsing path uses no sockets, threads, clocks or allocation.
 //!
-//! The crate does **not** reassemble packets or read application data. It verifies no checksums,
-//! with one exception: after MPLS labels, [`parse()`] recognises an IPv4 header also by its
+//! The crate does **not** reassemble packets or read application data. [`parse()`] verifies no
+//! checksums, with one exception: after MPLS labels, an IPv4 header is also recognised by its
 //! checksum. [`parse()`] does not enter tunnels (GRE, VXLAN, IP in IP): the flow is the outer flow.
-//! [`find_inner`] enters tunnels. Its caller must be able to recognise the right packet.
+//! [`find_inner`] enters tunnels.
 
 mod common;
 mod community_id;

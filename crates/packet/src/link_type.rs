@@ -1,10 +1,8 @@
 //! Link-layer header types.
 
 /// Link-layer header type as capture files number it: a `LINKTYPE_` value of the [tcpdump.org
-/// registry](https://www.tcpdump.org/linktypes.html), 0 to 65535.
-///
-/// These are file values, not libpcap's `DLT_` values. The two differ for a few old types (raw IP
-/// is 101 here).
+/// registry](https://www.tcpdump.org/linktypes.html). Libpcap's `DLT_` values differ for a few old
+/// types, for example raw IP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LinkType(pub u16);
 

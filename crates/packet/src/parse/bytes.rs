@@ -2,7 +2,6 @@
 
 use super::ParseStop;
 
-/// The `N` bytes at `at`.
 #[inline]
 pub(super) fn array<const N: usize>(data: &[u8], at: usize) -> Result<[u8; N], ParseStop> {
     data.get(at..)
@@ -11,25 +10,22 @@ pub(super) fn array<const N: usize>(data: &[u8], at: usize) -> Result<[u8; N], P
         .ok_or(ParseStop::Truncated)
 }
 
-/// The byte at `at`.
 #[inline]
 pub(super) fn u8_at(data: &[u8], at: usize) -> Result<u8, ParseStop> {
     data.get(at).copied().ok_or(ParseStop::Truncated)
 }
 
-/// The big-endian 16-bit number at `at`.
 #[inline]
 pub(super) fn u16_at(data: &[u8], at: usize) -> Result<u16, ParseStop> {
     array(data, at).map(u16::from_be_bytes)
 }
 
-/// The big-endian 32-bit number at `at`.
 #[inline]
 pub(super) fn u32_at(data: &[u8], at: usize) -> Result<u32, ParseStop> {
     array(data, at).map(u32::from_be_bytes)
 }
 
-/// Returns `at` if all bytes before it were captured.
+/// Returns `at` if the first `at` bytes were captured.
 #[inline]
 pub(super) fn within(data: &[u8], at: usize) -> Result<usize, ParseStop> {
     if at <= data.len() {

@@ -10,20 +10,15 @@ use crate::proto::{
 };
 use crate::{Fragment, Icmp, Ip, Parsed, Ports};
 
-/// Maximum number of extension headers; a longer chain counts as malformed. Real packets usually
-/// have at most four or five extension headers.
+/// Maximum number of extension headers; a longer chain counts as malformed.
 const CHAIN_MAX: usize = 128;
 
-/// Bytes of the fixed IPv6 header.
 const IPV6_HEADER: usize = 40;
 
-/// Bytes of a UDP header.
 const UDP_HEADER: usize = 8;
 
-/// Bytes of a TCP header without options.
 const TCP_HEADER: usize = 20;
 
-/// Parses IPv4 or IPv6 at `at`, depending on the version nibble.
 pub(super) fn either(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     match u8_at(data, at)? >> 4 {
         4 => v4(parsed, data, at),
@@ -91,7 +86,6 @@ pub(super) fn v4(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, P
     })
 }
 
-/// Parses an IPv6 packet at `at` and its content.
 #[inline]
 pub(super) fn v6(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     let header: [u8; IPV6_HEADER] = array(data, at)?;
@@ -134,8 +128,7 @@ pub(super) fn v6(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, P
 }
 
 /// Runs `parse` on the bytes before `end`, so that `parse` reads no padding after the packet. If
-/// `parse` runs out of bytes although the capture reaches `end`, the packet is malformed. Otherwise
-/// the capture is truncated.
+/// `parse` fails although the capture reaches `end`, the packet is malformed.
 #[inline]
 fn bounded(
     data: &[u8],
@@ -149,7 +142,7 @@ fn bounded(
 }
 
 /// Whether `next` is an extension header of the IPv6 chain. Encapsulating security payload (50) and
-/// "no next header" (59) end the chain: both count as content of the packet.
+/// "no next header" (59) end the chain.
 fn is_v6_extension(next: u8) -> bool {
     matches!(
         next,
@@ -157,8 +150,6 @@ fn is_v6_extension(next: u8) -> bool {
     )
 }
 
-/// Whether `next` is an extension header in IPv4. Only the authentication header is; the other
-/// numbers have no such meaning in IPv4.
 fn is_v4_extension(next: u8) -> bool {
     next == AH
 }
@@ -166,8 +157,8 @@ fn is_v4_extension(next: u8) -> bool {
 /// Follows the extension headers from `at`; the first header has the number `next`. Returns the
 /// upper-layer protocol and its offset. `end` is the end of the packet on the wire.
 ///
-/// A next-header number counts only once the header that holds it was captured whole. A later
-/// fragment ends the chain early, because the bytes after its fragment header are no headers.
+/// A next-header number counts only if the whole header that holds it was captured. A later
+/// fragment ends the chain, because the bytes after its fragment header are no headers.
 fn chain(
     parsed: &mut Parsed,
     data: &[u8],
@@ -212,7 +203,6 @@ fn chain(
     Err(ParseStop::Malformed)
 }
 
-/// Stores the upper-layer protocol.
 fn set_proto(parsed: &mut Parsed, proto: u8) {
     if let Some(ip) = &mut parsed.network {
         ip.proto = Some(proto);
@@ -233,7 +223,7 @@ fn set_fragment(parsed: &mut Parsed, piece: Fragment) -> Result<bool, ParseStop>
 }
 
 /// Reads ports, or ICMP type and code, from the transport header at `at`. Returns
-/// [`Parsed::payload_offset`]. `icmp` is the number of the IP version's control protocol.
+/// [`Parsed::payload_offset`]. `icmp` is ICMP's protocol number in this IP version.
 #[inline]
 fn transport(
     parsed: &mut Parsed,
@@ -266,8 +256,7 @@ fn transport(
     }
 }
 
-/// Reads the length in a UDP header (RFC 768). An impossible length gives no end; jumbograms and
-/// offload have length 0.
+/// Reads the length in a UDP header (RFC 768). Jumbograms and offload have length 0.
 #[inline]
 fn udp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     let body = within(data, at + UDP_HEADER)?;
