@@ -1,5 +1,4 @@
-//! The threads of the API. They wait for clients and for answers of the recorder. The recorder's
-//! data path does not wait for these threads.
+//! The threads of the API, which wait for clients and for answers of the recorder.
 
 use std::{
     io::{self, ErrorKind},
@@ -41,25 +40,23 @@ use crate::{
     tls::Tls,
 };
 
-/// Number of threads that serve connections. Long work runs on blocking threads.
+/// Number of threads that serve connections.
 const THREADS: usize = 2;
-/// Maximum number of blocking threads. They call the recorder, read the ring and write answers.
+/// Maximum number of blocking threads, for calls of the recorder, reads of the ring, and answers.
 const WORKERS_MAX: usize = 64;
-/// Niceness of the API's threads, so that other threads have priority if CPU time is short:
-/// nice(2).
+/// Niceness (nice(2)) of the API's threads: other threads have priority if CPU time is short.
 const NICE: i32 = 5;
-/// Time limit for a TLS handshake.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
-/// Pause after the system refused to accept a connection.
+/// Pause after a failed accept.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// At the end: time for clients to read what they requested.
 const LAST_NEWS_WAIT: Duration = Duration::from_secs(3);
-/// At the end: time for clients to read the verdicts of queries that were cancelled.
+/// At the end: time for clients to read the verdicts of cancelled queries.
 const VERDICT_WAIT: Duration = Duration::from_secs(5);
 /// At the end: interval at which the server checks whether it must hurry.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Interval at which the API inspects its files for changes, and reports refusals that are due.
+/// Interval at which the API checks its files for changes and reports refusals.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 
 /// A running API. It ends with [`Self::end`] or when dropped.
@@ -68,18 +65,17 @@ pub struct Server {
     /// `None` only while the server is dropped.
     runtime: Option<Runtime>,
     closing: watch::Sender<bool>,
-    /// A message to one of these channels requests that the tokens or the TLS files are read again.
+    /// Request that the tokens or the TLS files are read again.
     refresh: Vec<SyncSender<()>>,
     app: Arc<App>,
     seats: Vec<Arc<ConnectionLimit>>,
-    /// The sockets' files, removed when this value is dropped.
+    /// The sockets' files, removed on drop.
     _files: Vec<SocketFile>,
 }
 
 impl Server {
-    /// Starts the API. One thread calls `give_up` to drop its privileges, and then builds the
-    /// runtime. The other threads of the API descend from this thread and inherit its lack of
-    /// privileges. If `give_up` fails, the API does not start.
+    /// Starts the API. The threads of the API descend from a thread that calls `give_up` to drop
+    /// its privileges.
     ///
     /// # Errors
     ///
@@ -92,8 +88,8 @@ impl Server {
         give_up: impl FnOnce() -> Result<(), String> + Send + 'static,
     ) -> io::Result<Self> {
         let say = bound.say.clone();
-        // A thread inherits its privileges from its creator. A thread without privileges builds the
-        // runtime, so no thread of the runtime has privileges.
+        // A thread inherits its privileges from its creator, so no thread of the runtime has
+        // privileges.
         let thread = Builder::new().name("api-start".to_owned());
         let made = thread.spawn(move || {
             give_up().map_err(io::Error::other)?;
@@ -174,7 +170,7 @@ impl Server {
         })
     }
 
-    /// Asks for the files of tokens and TLS to be read again soon. Reports the result as an event.
+    /// Requests that the files of tokens and TLS are read again. An event reports the result.
     /// Returns false if the API has no such file.
     pub fn refresh(&self) -> bool {
         for ask in &self.refresh {
@@ -186,7 +182,7 @@ impl Server {
 
     /// Ends the API after the recording. Clients have 3 s to read what they requested. Queries that
     /// are not complete then are cancelled, and clients have 5 s more to read the verdicts. If
-    /// `is_hurried` returns true, the API ends within 100 ms.
+    /// `is_hurried` returns true, the wait ends within 100 ms.
     pub fn end(self, is_hurried: impl Fn() -> bool) {
         self.closing.send_replace(true);
         if !self.is_empty_within(LAST_NEWS_WAIT, &is_hurried) {
@@ -217,9 +213,8 @@ impl Drop for Server {
     }
 }
 
-/// Follows the token file on one thread, and the files of TLS on another thread, so that a read
-/// that hangs delays only its own thread. Reports the sentences of
-/// [`Tokens::refresh`](crate::token::Tokens::refresh) and [`Tls::refresh`] as events.
+/// Follows the token file on one thread, and the TLS files on another thread, so that a read that
+/// hangs delays only its own thread.
 fn follow_files(runtime: &Runtime, app: &Arc<App>) -> io::Result<Vec<SyncSender<()>>> {
     type Refresh = fn(&App, bool) -> Option<String>;
     let tokens: Refresh = |app, is_asked| {
@@ -243,8 +238,8 @@ fn follow_files(runtime: &Runtime, app: &Arc<App>) -> io::Result<Vec<SyncSender<
 }
 
 /// Starts a thread that calls `refresh` every [`REFRESH_EVERY`], and when a message arrives from
-/// the returned sender. The thread ends when the sender is dropped. It does no other work: clients
-/// who keep all workers busy cannot delay the revocation of their token.
+/// the returned sender. The thread ends after the sender is dropped. The thread is separate, so
+/// that clients who keep all workers busy cannot delay the revocation of their token.
 fn follow(
     runtime: &Runtime,
     refresh: impl Fn(bool) + Send + 'static,
@@ -257,7 +252,7 @@ fn follow(
                 Err(RecvTimeoutError::Timeout) => false,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            // If a call panics, the panic hook prints the reason, and the next call tries again.
+            // After a panic the next call tries again.
             let _ = catch_unwind(AssertUnwindSafe(|| refresh(is_asked)));
         }
     };
@@ -268,7 +263,6 @@ fn follow(
     Ok(ask)
 }
 
-/// Reports the sums of refusals when they are due.
 async fn report_refusals(app: Weak<App>) {
     loop {
         sleep(REFRESH_EVERY).await;
@@ -374,7 +368,7 @@ impl Serving {
     }
 }
 
-/// The reason why a handshake failed. `None`: the reason is not the client's certificate.
+/// Why a client's certificate was refused. `None`: the handshake failed for another reason.
 fn refused_certificate(error: &io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<TlsError>()?;
     let is_refused = matches!(
@@ -391,8 +385,7 @@ async fn wait_after(error: &io::Error) {
     }
 }
 
-/// The answer to a client without TLS if all connections are busy. The server does not wait until
-/// the client has read this answer.
+/// The answer to a client without TLS if all connections are busy.
 fn no_room() -> String {
     let why = format!("{CONNECTIONS_MAX} connections are busy, which is the limit: try again");
     let body = Problem::busy(why, Duration::from_secs(1)).text();

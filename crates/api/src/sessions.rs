@@ -1,7 +1,7 @@
 //! Sessions of the page, links that log in once, and the limit of failed logins.
 //!
 //! A session is a random value in a cookie. The API keeps only its SHA-256, in memory. A session
-//! has the identity of the token or of the user that started it, and ends with that token.
+//! has the identity of the token or user that started it, and ends with that token.
 
 use std::{
     collections::BTreeMap,
@@ -19,27 +19,24 @@ use subtle::ConstantTimeEq;
 
 use crate::{Page, caller::Caller, token::random_text};
 
-/// Maximum number of sessions.
 const SESSIONS_MAX: usize = 64;
 /// Maximum number of sessions of one token or user.
 const SESSIONS_OF_ONE_MAX: usize = 16;
-/// Maximum number of links that nobody has used yet.
+/// Maximum number of unused links.
 const LINKS_MAX: usize = 16;
-/// Time for which a link is valid.
 pub(crate) const LINK_LIFETIME: Duration = Duration::from_secs(60);
 /// Period in which failed logins are counted.
 const FAILURE_PERIOD: Duration = Duration::from_secs(60);
-/// Failed logins in a period after which the API refuses logins of an address (IPv6: a /64).
+/// Failed logins in a period after which logins of an address (IPv6: a /64) are refused.
 const FAILURES_MAX: u32 = 10;
 /// Maximum number of addresses with separate counts in a period. All other addresses share one
 /// count.
 const FAILING_ADDRESSES_MAX: usize = 1024;
 
-/// A session, which requests name by their cookie.
 #[derive(Debug)]
 pub(crate) struct Session {
     hash: [u8; 32],
-    /// The client that logged in. `session` and `address` are `None`.
+    /// The client that logged in, without `session` and `address`.
     caller: Caller,
     started: Instant,
     used: Mutex<Instant>,
@@ -52,7 +49,6 @@ impl Session {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that the session is used now.
     pub(crate) fn touch(&self, now: Instant) {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
@@ -69,12 +65,12 @@ struct Link {
     until: Instant,
 }
 
-/// The sessions and links of a recorder. Any thread may use this.
+/// The sessions and links of a recorder.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     /// Time without use after which a session ends.
     pub(crate) idle: Duration,
-    /// Time after its start at which a session ends.
+    /// Maximum age of a session.
     pub(crate) lifetime: Duration,
     open: Mutex<Open>,
     failures: Mutex<Failures>,
@@ -89,15 +85,16 @@ struct Open {
 /// Failed logins of the current period.
 #[derive(Debug, Default)]
 struct Failures {
-    /// Time of the first failure; `None`: no failure yet.
+    /// Time of the first failure.
     since: Option<Instant>,
-    /// By the result of [`Self::place`]; `None`: all addresses beyond [`FAILING_ADDRESSES_MAX`].
+    /// By the result of [`Self::place`].
     counts: BTreeMap<Option<IpAddr>, u32>,
 }
 
 impl Failures {
     /// The address under which failures of `address` are counted: for IPv6 the /64 network, because
-    /// a host can take any address of its network. `None`: the shared count.
+    /// a host can take any address of its network. `None`: the count of all addresses beyond
+    /// [`FAILING_ADDRESSES_MAX`].
     fn place(&self, address: IpAddr) -> Option<IpAddr> {
         let address = match address.to_canonical() {
             IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
@@ -116,7 +113,7 @@ impl Failures {
 }
 
 impl Sessions {
-    /// No sessions yet. `page` has the times after which sessions end; `None`: they end at once.
+    /// `page` has the times after which sessions end; `None`: sessions end at once.
     pub(crate) fn new(page: Option<Page>) -> Self {
         let (idle, lifetime) = page
             .map(|page| (page.idle, page.lifetime))
@@ -138,8 +135,8 @@ impl Sessions {
     }
 
     /// Starts a session of a client. Returns the client with its session, and the value of the
-    /// cookie. At the limit of the account, the account's session that was idle for longest ends.
-    /// At the limit of all sessions, the session that was idle for longest ends.
+    /// cookie. If the account is at its limit, the account's longest idle session ends; otherwise,
+    /// at the limit of all sessions, the longest idle session of all.
     ///
     /// # Errors
     ///
@@ -178,7 +175,7 @@ impl Sessions {
         Ok((caller, value))
     }
 
-    /// Finds the client of a session by the value of a cookie. This counts as use of the session.
+    /// Finds the client of a session by the cookie's value. This counts as use of the session.
     pub(crate) fn find(&self, value: &str, now: Instant) -> Option<Caller> {
         let hash: [u8; 32] = Sha256::digest(value).into();
         let mut open = self.open();
@@ -204,7 +201,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// Time until a session ends if it is not used until then.
+    /// Time until a session ends if it is not used.
     pub(crate) fn left(&self, session: &Session, now: Instant) -> Duration {
         let idle = now.saturating_duration_since(session.used());
         let age = now.saturating_duration_since(session.started);
@@ -223,14 +220,13 @@ impl Sessions {
         open.links.retain(|link| now < link.until);
     }
 
-    /// Ends one session.
     pub(crate) fn end(&self, session: &Session) {
         session.end();
         let hash = session.hash;
         self.open().sessions.retain(|other| other.hash != hash);
     }
 
-    /// Ends all sessions and links of clients for whom `is_valid` is false. Returns the number of
+    /// Ends the sessions and links of clients for whom `is_valid` is false. Returns the number of
     /// ended sessions.
     pub(crate) fn end_unless(&self, is_valid: impl Fn(&Caller) -> bool) -> usize {
         let mut open = self.open();
@@ -267,7 +263,7 @@ impl Sessions {
         Ok(code)
     }
 
-    /// Takes the client of a link's code, which is invalid afterwards.
+    /// The client of a link's code. The code is invalid afterwards.
     pub(crate) fn redeem(&self, code: &str, now: Instant) -> Option<Caller> {
         let hash: [u8; 32] = Sha256::digest(code).into();
         let mut open = self.open();
@@ -281,7 +277,7 @@ impl Sessions {
     ///
     /// # Errors
     ///
-    /// The time after which the address may try again.
+    /// Time until the address may try again.
     pub(crate) fn may_try(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
         let mut failures = self.failures();
         failures.forget_the_past(now);
@@ -294,7 +290,6 @@ impl Sessions {
         }
     }
 
-    /// Counts a failed login.
     pub(crate) fn count_failure(&self, address: IpAddr, now: Instant) {
         let mut failures = self.failures();
         failures.forget_the_past(now);
@@ -346,7 +341,6 @@ mod tests {
         assert!(sessions.find(&second, start).is_none());
     }
 
-    /// Requests do not prolong a session beyond its lifetime.
     #[test]
     fn a_session_has_a_lifetime() {
         let (sessions, start) = (Sessions::new(Some(PAGE)), Instant::now());

@@ -13,18 +13,17 @@ use tokio::sync::mpsc;
 
 use crate::problem::{Cause, Problem};
 
-/// Maximum number of pieces between the writing thread and the connection.
+/// Capacity of the channel between the writing thread and the connection, pieces.
 const PIECES: usize = 4;
-/// Maximum number of bytes of a piece that a [`PieceWriter`] makes.
+/// Maximum number of bytes of a piece.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// The writing end of a body. If it is dropped without [`Self::end`], the body is cut. Over
-/// HTTP/1.1 a cut body lacks its last chunk, or bytes that `Content-Length` counts, so that no
-/// client takes the body for complete. `None` in the channel marks the end.
+/// The writing end of a body. If dropped without [`Self::end`], the body is cut: over HTTP/1.1 a
+/// cut body lacks its last chunk, or bytes that `Content-Length` counts. `None` in the channel
+/// marks the end.
 #[derive(Debug)]
 pub(crate) struct Sender(mpsc::Sender<Option<Frame<Bytes>>>);
 
-/// Calls its function when it is dropped.
 struct OnDisconnect<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for OnDisconnect<F> {
@@ -33,7 +32,7 @@ impl<F: FnMut()> Drop for OnDisconnect<F> {
     }
 }
 
-/// Calls `act` when the body has been read or the client has disconnected.
+/// Calls `act` when the body is dropped: after its end, or because the client has disconnected.
 pub(crate) fn on_disconnect(body: Body, act: impl FnMut() + Send + 'static) -> Body {
     let left = OnDisconnect(act);
     Body::new(body.inspect_frame(move |_| _ = &left))
@@ -58,8 +57,8 @@ pub(crate) fn no_body() -> Body {
     Body::from_stream(futures_util::stream::empty::<io::Result<Bytes>>())
 }
 
-/// A body and its writing end, for HTTP/1.0 too: a client can detect that the body was cut, because
-/// the answer has a `Content-Length` or is one JSON value.
+/// A body and its writing end, also for HTTP/1.0. To make a cut body detectable, the answer must
+/// have a `Content-Length` or be one JSON value.
 pub(crate) fn framed_stream() -> (Sender, Body) {
     let (sender, frames) = mpsc::channel(PIECES);
     let frames = unfold(Some(frames), |frames| async {
@@ -77,18 +76,16 @@ pub(crate) fn framed_stream() -> (Sender, Body) {
 }
 
 impl Sender {
-    /// Sends data. Waits until there is room. `false`: the client has disconnected. Not for
+    /// Sends data, and waits until there is room. `false`: the client has disconnected. Panics in
     /// asynchronous code.
     pub(crate) fn send(&self, data: Bytes) -> bool {
         self.0.blocking_send(Some(Frame::data(data))).is_ok()
     }
 
-    /// Whether the client has disconnected.
     pub(crate) fn is_disconnected(&self) -> bool {
         self.0.is_closed()
     }
 
-    /// Ends the body.
     pub(crate) fn end(self) {
         // If the client has disconnected, nobody needs the end.
         let _ = self.0.blocking_send(None);
@@ -100,7 +97,7 @@ impl Sender {
 pub(crate) struct PieceWriter<'a> {
     sender: &'a Sender,
     piece: Vec<u8>,
-    /// Bytes that were written, whether sent or still buffered.
+    /// Bytes written, sent or still buffered.
     pub(crate) bytes: u64,
 }
 

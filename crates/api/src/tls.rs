@@ -26,14 +26,14 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
     /// The server's private key.
     pub key: PathBuf,
-    /// Certificate authorities. If present, a client needs a certificate of one of them in addition
-    /// to its token.
+    /// Certificate authorities. If present, a client needs a certificate of one of these
+    /// authorities in addition to its token.
     pub client_authority: Option<PathBuf>,
 }
 
-/// A TLS configuration that follows its files. A new connection gets the newest usable
-/// configuration; open connections keep the older ones. A new configuration has no TLS sessions, so
-/// a client cannot resume a TLS session after its authority was removed.
+/// A TLS configuration that follows its files. New connections get the current configuration. A new
+/// configuration has no TLS sessions, so a client cannot resume a TLS session after its authority
+/// was removed.
 #[derive(Debug)]
 pub(crate) struct Tls {
     files: TlsFiles,
@@ -56,6 +56,7 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
+    ///
     /// A sentence for the user: a file cannot be read or is invalid.
     pub(crate) fn read(files: &TlsFiles) -> Result<Self, String> {
         let stamps = files.stamps();
@@ -76,8 +77,8 @@ impl Tls {
 
     /// Reads the files again if `is_asked`, or if they have changed and have the same stamps in two
     /// successive calls. The second call is needed because a renewal writes certificate and key one
-    /// after the other. Unusable files change nothing, and are reported once for each read. Returns
-    /// a sentence for the user; `None`: no file was read.
+    /// after the other. Unusable files change nothing. Returns a sentence for the user; `None`: no
+    /// file was read.
     pub(crate) fn refresh(&self, is_asked: bool) -> Option<String> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let stamps = self.files.stamps();
@@ -112,7 +113,6 @@ impl TlsFiles {
     }
 }
 
-/// The rustls configuration from these files.
 fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, String> {
     let chain = certificates(&files.certificate, "api.tls-cert")?;
     let key = key(&files.key, "api.tls-key")?;
@@ -144,13 +144,12 @@ fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, String> {
     Ok(Arc::new(config))
 }
 
-/// Reads the private key from a file that an option names.
+/// Reads a private key. `option` names the file in errors.
 pub(crate) fn key(path: &Path, option: &str) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| unreadable(path, option, &error))
 }
 
-/// Reads the certificates from a file that an option names. The file must contain at least one
-/// certificate.
+/// Reads at least one certificate. `option` names the file in errors.
 pub(crate) fn certificates(
     path: &Path,
     option: &str,

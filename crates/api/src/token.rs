@@ -1,12 +1,11 @@
 //! Tokens, which authenticate clients over TCP.
 //!
-//! A token is 256 random bits. `retroscope token` makes a token, and prints it or writes it to a
-//! file once. The token file has only the SHA-256 of a token. A slow password hash would add
-//! nothing: nobody can try 2²⁵⁶ values, however fast a try is. With a fast hash a recorder can
-//! check a thousand requests a second cheaply.
+//! `retroscope token` makes tokens of 256 random bits. The token file has only the SHA-256 of a
+//! token. A slow password hash would add nothing: nobody can try 2²⁵⁶ values, however fast a try
+//! is.
 //!
 //! A line of the token file is a JSON object, [`TokenLine`]. Blank lines and lines that begin with
-//! `#` are ignored. The token file is read again when it changes.
+//! `#` are ignored.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -33,11 +32,8 @@ use crate::{
 
 /// The prefix of new tokens, by which secret scanners can find tokens in public places.
 const PREFIX: &str = "retroscope_";
-/// Maximum number of tokens in a file.
 const TOKENS_MAX: usize = 1000;
-/// Maximum number of bytes of a file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Maximum number of bytes of a token's name.
 const NAME_BYTES_MAX: usize = 64;
 
 /// A line of the token file.
@@ -53,8 +49,8 @@ pub struct TokenLine {
     /// The time from which on the token is refused, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
-    /// The token sees only packets that match this pcap-filter(7) expression. An expression with a
-    /// name that must be looked up, of a host, network, port or protocol, is refused.
+    /// The token sees only packets that match this pcap-filter(7) expression. Names of hosts,
+    /// networks, ports or protocols that must be looked up are refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
     /// Maximum number of bytes of each packet that the token may see.
@@ -63,7 +59,7 @@ pub struct TokenLine {
 }
 
 impl TokenLine {
-    /// Makes a new token. Returns its line, without expiry, filter and snap length, and the token
+    /// Makes a token. Returns its line, without expiry, filter and snap length, and the token
     /// itself, which is stored nowhere else.
     ///
     /// # Errors
@@ -86,6 +82,7 @@ impl TokenLine {
     /// on the file orders concurrent calls, so that each name is written once.
     ///
     /// # Errors
+    ///
     /// A sentence: the line is wrong, its name is taken, or the file has 1,000 tokens, is invalid,
     /// or cannot be read or written.
     pub fn append_to(&self, path: &Path) -> Result<(), String> {
@@ -115,7 +112,7 @@ impl TokenLine {
         let line = serde_json::to_string(self).map_err(|error| error.to_string())?;
         let written = file.write_all(format!("{break_before}{line}\n").as_bytes());
         written.map_err(|error| {
-            // Half a line would make the whole file unreadable.
+            // Half a line would make the whole file invalid.
             let _ = file.set_len(text.len() as u64);
             failed(error)
         })
@@ -167,7 +164,7 @@ impl TokenLine {
 }
 
 /// Opens a token file for reading and appending, and locks the file until it is closed. Opens the
-/// file again if another program replaced it while this call waited for the lock.
+/// file again if another program removed or replaced it meanwhile.
 fn open_locked(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).append(true).create(true).mode(0o600);
@@ -187,7 +184,7 @@ fn open_locked(path: &Path) -> io::Result<File> {
 
 /// Refuses a filter with the name of a host, network, port or protocol, because each query would
 /// look up the name again. Refuses a filter that compiles neither for Ethernet packets nor for
-/// packets that begin with IP. Looks up no name.
+/// packets that begin with IP.
 fn check_filter(text: &str) -> Result<(), FilterError> {
     Template::parse(text)?.without_names()?;
     let compile = |link_type| {
@@ -219,7 +216,6 @@ impl Token {
     }
 }
 
-/// The reason why a token is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TokenRefusal {
     Unknown,
@@ -231,7 +227,6 @@ pub(crate) enum TokenRefusal {
 pub(crate) struct Tokens {
     path: PathBuf,
     known: ArcSwap<Vec<Arc<Token>>>,
-    /// The file's stamp at the last read.
     stamp: Mutex<FileStamp>,
 }
 
@@ -245,7 +240,9 @@ impl Tokens {
     /// Reads a file.
     ///
     /// # Errors
-    /// A sentence for the user: the file cannot be read, is invalid, or can be written by anyone.
+    ///
+    /// A sentence for the user: the file cannot be read, is too large or invalid, or can be written
+    /// by anyone.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let stamp = stamp(path);
         Ok(Self {
@@ -278,11 +275,11 @@ impl Tokens {
         }
     }
 
-    /// Finds the client of a token, at a time in ns since the UNIX epoch.
+    /// Finds the client of a token. `now_ns` counts from the UNIX epoch.
     pub(crate) fn caller(&self, presented: &str, now_ns: i64) -> Result<Caller, TokenRefusal> {
         let hash: [u8; 32] = Sha256::digest(presented).into();
         let tokens = self.known.load();
-        // Compares with every token, each in constant time.
+        // Each comparison takes constant time.
         let mut found = None;
         for token in tokens.iter() {
             if bool::from(token.hash.ct_eq(&hash)) {
@@ -305,8 +302,8 @@ impl Tokens {
         })
     }
 
-    /// Checks that a token that was accepted before is still valid and unchanged, at a time in ns
-    /// since the UNIX epoch.
+    /// Checks that a token that was accepted before is still valid and unchanged. `now_ns` counts
+    /// from the UNIX epoch.
     ///
     /// # Errors
     ///
@@ -451,7 +448,6 @@ mod tests {
         }
     }
 
-    /// One call succeeds if several write the same name at once to a file that does not exist yet.
     #[test]
     fn one_of_many_writers_has_a_name() {
         let folder = tempfile::tempdir().unwrap();
@@ -523,8 +519,7 @@ mod tests {
             tokens.check(&taken, now_ns)
         };
         assert_eq!(check(0), Ok(()));
-        // Other lines and the order of lines do not matter. The token is valid until its own line
-        // changes.
+        // The token is valid until its own line changes.
         let (other, _) = TokenLine::random("b", vec![Role::View]).unwrap();
         let expires = Some("2026-11-20T00:00:00Z".parse().unwrap());
         let roles = vec![Role::View, Role::Metrics];
