@@ -238,8 +238,8 @@ fn follow_files(runtime: &Runtime, app: &Arc<App>) -> io::Result<Vec<SyncSender<
 }
 
 /// Starts a thread that calls `refresh` every [`REFRESH_EVERY`], and when a message arrives from
-/// the returned sender. The thread ends after the sender is dropped. The thread is separate, so
-/// that clients who keep all workers busy cannot delay the revocation of their token.
+/// the returned sender. The thread is separate, so that clients who keep all workers busy cannot
+/// delay the revocation of their token.
 fn follow(
     runtime: &Runtime,
     refresh: impl Fn(bool) + Send + 'static,
@@ -273,7 +273,6 @@ async fn report_refusals(app: Weak<App>) {
     }
 }
 
-/// The server of one address.
 struct Serving {
     app: Arc<App>,
     seats: Arc<ConnectionLimit>,

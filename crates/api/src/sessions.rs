@@ -1,7 +1,7 @@
 //! Sessions of the page, links that log in once, and the limit of failed logins.
 //!
 //! A session is a random value in a cookie. The API keeps only its SHA-256, in memory. A session
-//! has the identity of the token or user that started it, and ends with that token.
+//! ends with the token that started it.
 
 use std::{
     collections::BTreeMap,
@@ -134,9 +134,9 @@ impl Sessions {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a session of a client. Returns the client with its session, and the value of the
-    /// cookie. If the account is at its limit, the account's longest idle session ends; otherwise,
-    /// at the limit of all sessions, the longest idle session of all.
+    /// Starts a session. Returns the client with its session, and the value of the cookie. If the
+    /// account is at its limit, the account's longest idle session ends; otherwise, at the limit of
+    /// all sessions, the longest idle session of all.
     ///
     /// # Errors
     ///

@@ -76,9 +76,8 @@ impl Tls {
     }
 
     /// Reads the files again if `is_asked`, or if they have changed and have the same stamps in two
-    /// successive calls. The second call is needed because a renewal writes certificate and key one
-    /// after the other. Unusable files change nothing. Returns a sentence for the user; `None`: no
-    /// file was read.
+    /// successive calls, because a renewal writes certificate and key one after the other. Unusable
+    /// files change nothing. Returns a sentence for the user; `None`: no file was read.
     pub(crate) fn refresh(&self, is_asked: bool) -> Option<String> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let stamps = self.files.stamps();

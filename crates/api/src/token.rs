@@ -1,11 +1,10 @@
 //! Tokens, which authenticate clients over TCP.
 //!
 //! `retroscope token` makes tokens of 256 random bits. The token file has only the SHA-256 of a
-//! token. A slow password hash would add nothing: nobody can try 2²⁵⁶ values, however fast a try
-//! is.
+//! token. A slow password hash would add nothing: nobody can try 2²⁵⁶ values.
 //!
-//! A line of the token file is a JSON object, [`TokenLine`]. Blank lines and lines that begin with
-//! `#` are ignored.
+//! A line of the token file is a [`TokenLine`] in JSON. Blank lines and lines that begin with `#`
+//! are ignored.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -60,7 +59,7 @@ pub struct TokenLine {
 
 impl TokenLine {
     /// Makes a token. Returns its line, without expiry, filter and snap length, and the token
-    /// itself, which is stored nowhere else.
+    /// itself.
     ///
     /// # Errors
     ///
@@ -164,7 +163,7 @@ impl TokenLine {
 }
 
 /// Opens a token file for reading and appending, and locks the file until it is closed. Opens the
-/// file again if another program removed or replaced it meanwhile.
+/// file again if another program replaced it meanwhile.
 fn open_locked(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).append(true).create(true).mode(0o600);
@@ -253,8 +252,7 @@ impl Tokens {
     }
 
     /// Reads the file again if it has changed, or if `is_asked`. Returns a sentence for the user if
-    /// `is_asked`, or if the file cannot be used. Blocks on the disk and on the compilation of
-    /// filters; requests use the old tokens meanwhile.
+    /// `is_asked`, or if the file cannot be used. Requests use the old tokens meanwhile.
     pub(crate) fn refresh(&self, is_asked: bool) -> Option<String> {
         let mut known = self.stamp.lock().unwrap_or_else(PoisonError::into_inner);
         let stamp = stamp(&self.path);

@@ -20,8 +20,7 @@ use retroscope_recorder::{Config, Recorder, Scripts, SystemClock};
 use retroscope_script::Script;
 use serde_json::Value;
 
-/// Time limit until the recorder has a complete dump, an overwritten packet, and a limit of the
-/// bytes that flows keep for the history goal.
+/// Time limit of the wait in [`live`].
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn contrib(file: &str) -> PathBuf {
@@ -30,7 +29,7 @@ fn contrib(file: &str) -> PathBuf {
         .join(file)
 }
 
-/// By name of a metric, its labels with their values.
+/// The labels of each metric, with their values.
 type Exported = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 fn exported(text: &str) -> Exported {
@@ -88,8 +87,7 @@ fn live() -> String {
             break render(&status, &Process::read(), &requests);
         }
         assert!(begin.elapsed() < PATIENCE, "{status:?}");
-        // An event ends this wait early. An overwritten bucket makes no event, so the test also
-        // checks the status every 20 ms.
+        // An overwritten bucket makes no event, so the test also checks the status every 20 ms.
         let _ = recorder.event(Duration::from_millis(20));
     };
     recorder.handle().stop();
@@ -118,7 +116,7 @@ const GROUPINGS: [&str; 6] = [
 ];
 const OPERATORS: [&str; 5] = ["and", "or", "unless", "bool", "offset"];
 
-/// Whether the word before `rest` is a function: `rate(…)`, `sum by (…) (…)`.
+/// Whether the word before `rest` is a function or an aggregation: `rate(…)`, `sum by (…) (…)`.
 fn is_called(rest: &str) -> bool {
     let next = rest
         .split(|letter: char| !letter.is_ascii_alphanumeric())
@@ -176,7 +174,6 @@ fn named(expression: &str) -> Named {
     named
 }
 
-/// Labels that Prometheus adds.
 const ADDED: [&str; 2] = ["job", "instance"];
 
 fn check(expression: &str, exported: &Exported) {
@@ -184,7 +181,7 @@ fn check(expression: &str, exported: &Exported) {
     assert!(!named.metrics.is_empty(), "{expression}");
     let mut labels: BTreeSet<&str> = ADDED.into_iter().collect();
     for (metric, matchers) in &named.metrics {
-        // Prometheus itself makes the metric `up`, for each scrape.
+        // Prometheus itself makes the metric `up`.
         if metric == "up" {
             continue;
         }
@@ -197,8 +194,7 @@ fn check(expression: &str, exported: &Exported) {
             }
             let values = has.get(label);
             let values = values.unwrap_or_else(|| panic!("{metric} has no {label}: {expression}"));
-            // A value that a matcher requires must exist. A value that a matcher excludes need not
-            // exist.
+            // A value that a matcher excludes need not exist.
             let asked = value.split('|').filter(|_| !operator.starts_with('!'));
             for value in asked {
                 assert!(
@@ -213,7 +209,6 @@ fn check(expression: &str, exported: &Exported) {
     }
 }
 
-/// The expressions of the alert rules. `promtool check rules` checks the syntax of the file.
 fn rules(text: &str) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     let mut block = None;
@@ -285,7 +280,6 @@ fn every_expression_names_what_a_live_recorder_exports() {
     }
 }
 
-/// Faults that the check of expressions must detect.
 #[test]
 fn wrong_expressions_are_found() {
     let exported = exported("a_total{source=\"x\",cause=\"y\"} 1\nb 2\n");
@@ -313,7 +307,7 @@ fn wrong_expressions_are_found() {
     }
 }
 
-/// Panels do not overlap, and every panel, except rows, uses the data source that the user chooses.
+/// Panels do not overlap, and panels except rows use the data source that the user chooses.
 #[test]
 fn the_dashboard_is_one_that_grafana_takes() {
     let dashboard = dashboard();
@@ -407,7 +401,6 @@ fn the_alerts_fire_and_do_not() {
     }
 }
 
-/// Prometheus' own parser accepts the expressions of the dashboard.
 #[test]
 fn promtool_reads_the_expressions_of_the_dashboard() {
     let mut rules = "groups:\n  - name: dashboard\n    rules:\n".to_owned();

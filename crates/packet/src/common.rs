@@ -87,9 +87,8 @@ impl CommonHeaders {
     /// Start and end of the payload of a TCP or UDP packet in the frame. The end may exceed the
     /// captured bytes, or be [`usize::MAX`].
     ///
-    /// `None` for other protocols, and for an impossible TCP header length. Also `None` if the
-    /// first 20 bytes of a TCP header, or the 8 bytes of a UDP header, exceed the capture or the
-    /// packet.
+    /// `None` for other protocols, for an impossible TCP header length, and if the first 20 bytes
+    /// (TCP) or 8 bytes (UDP) of the header are not in the capture and the packet.
     ///
     /// The packet must not be a later fragment. `data` is the frame that [`Self::read`] read.
     #[inline(always)]

@@ -39,8 +39,8 @@ pub fn community_id(parsed: &Parsed, seed: u16) -> Option<String> {
     ))
 }
 
-/// The Community ID of a TCP, UDP or SCTP flow. `None` for other keys: an ICMP flow's key, for
-/// example, has no message type, which the hash needs.
+/// The Community ID of a TCP, UDP or SCTP flow. `None` for other keys, because an ICMP flow's key,
+/// for example, has no message type.
 #[must_use]
 pub fn community_id_of(flow: &FlowKey, seed: u16) -> Option<String> {
     let &FlowKey::Ports { proto, low, high } = flow else {

@@ -7,8 +7,7 @@ use crate::proto::{ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ICMPV6, SCTP, TCP, UDP};
 use crate::{FragmentKey, LinkType};
 
 /// Whether a frame may be a fragment, judged by a few of its bytes. `false` is certain; for `true`
-/// the caller must call [`crate::parse()`]. Reads fewer fields than [`crate::CommonHeaders`], for
-/// speed.
+/// the caller must call [`crate::parse()`].
 #[inline]
 #[must_use]
 pub fn may_be_fragment(link_type: LinkType, data: &[u8]) -> bool {

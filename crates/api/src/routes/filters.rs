@@ -36,8 +36,7 @@ pub(crate) struct FilterCheckBody {
 
 /// Checks a filter without reading packets
 ///
-/// An invalid filter gets status 200 too: a filter is invalid most of the time while a user types
-/// it.
+/// An invalid filter gets status 200 too, because a filter is often invalid while a user types.
 #[utoipa::path(
     get, path = "/v1/filters", tag = "packets",
     params(FilterParameters),

@@ -25,7 +25,6 @@ use crate::{
 
 /// Default number of packets on a page.
 const PAGE: u64 = 100;
-/// Maximum number of packets on a page.
 const PAGE_MAX: u64 = 1000;
 /// Captured bytes after which a page with `hex` ends.
 const PAGE_BYTES_MAX: u64 = 4 << 20;
@@ -204,7 +203,7 @@ impl PageLines {
     /// the page needs further packets.
     fn add(&mut self, seen: &QueriedPacket<'_>, with_hex: bool) -> bool {
         // The query's limit includes the packets that are skipped below. If some of these packets
-        // have left the ring meanwhile, the query finds more packets than the page needs.
+        // have left the ring, the query finds more packets than the page needs.
         if self.lines.len() == self.limit {
             self.is_full = true;
             return false;

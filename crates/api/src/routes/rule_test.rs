@@ -15,7 +15,6 @@ use crate::{
 
 /// Default number of listed packets.
 const LISTED: usize = 10;
-/// Maximum number of listed packets.
 const LISTED_MAX: usize = 1000;
 
 /// A rule to test.

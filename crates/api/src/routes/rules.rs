@@ -71,10 +71,9 @@ pub(crate) async fn read(
 /// Creates or replaces a rule
 ///
 /// Open dumps keep their old options. With `scan_past` the new rule also acts on packets in the
-/// ring; `scan` of the answer has the result. The answer of GET can be sent back: a request for the
-/// rule as it is succeeds and changes nothing. Otherwise, with `If-Match` the request fails with
-/// 412 if the rule has changed meanwhile or does not exist. With `If-None-Match: *` the request
-/// fails with 412 if the rule exists.
+/// ring; `scan` of the answer has the result. A request for the rule as it is succeeds and changes
+/// nothing, so the answer of GET can be sent back. Otherwise the request fails with 412 if the rule
+/// has changed or does not exist (`If-Match`), or exists (`If-None-Match: *`).
 #[utoipa::path(
     put, path = "/v1/rules/{name}", tag = "rules",
     params(
@@ -165,8 +164,7 @@ pub(crate) async fn enable(
         let rule = app.handle.enable_rule(&name, change, condition);
         let is_changed = match &rule {
             Ok(rule) => before.version() != rule.version(),
-            // The rule usually changes later. A repeated request then changes nothing, and reports no
-            // change.
+            // The rule usually changes later. A repeated request then reports no change.
             Err(error) => matches!(error, CommandError::Late),
         };
         if is_changed {
@@ -210,7 +208,6 @@ pub(crate) async fn remove(
     .await
 }
 
-/// The rule, with its version as `ETag`.
 fn tagged(status: StatusCode, rule: RuleStatus) -> Response {
     let tag = [(header::ETAG, format!("\"{}\"", rule.version()))];
     (status, tag, Json(RuleBody::from(rule))).into_response()

@@ -92,7 +92,7 @@ pub(crate) struct LinkBody {
     expires: String,
 }
 
-/// The result of ending sessions.
+/// Ended sessions.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = EndedSessions)]
 pub(crate) struct EndedBody {

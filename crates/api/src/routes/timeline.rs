@@ -21,7 +21,6 @@ use crate::{
     problem::Problem,
 };
 
-/// Default number of slots.
 const SLOTS: usize = 240;
 
 /// Selects a time range.
@@ -29,8 +28,8 @@ const SLOTS: usize = 240;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct TimelineParameters {
-    /// Start: RFC 3339 with any offset, or a number since 1970, whose size tells whether it counts s,
-    /// ms, µs or ns. If left out: the oldest packet.
+    /// Start: RFC 3339 with any offset, or a number since 1970, whose size tells whether it counts
+    /// s, ms, µs or ns. If left out: the oldest packet.
     from: Option<String>,
     /// End, included. If left out: now.
     to: Option<String>,
@@ -133,8 +132,8 @@ pub(crate) struct TimelineBody {
     /// Every packet that was stored from this time on is in the ring; older slots have the
     /// remaining packets. `null`: the packets are from files, and no packet was overwritten.
     whole_from: Option<String>,
-    /// The longest time span of the packets of one bucket. The bytes of a bucket are spread evenly
-    /// over its time span, and also its packets, unless the bucket was read for `peaks`.
+    /// The longest time span of the packets of one bucket. The counts of a bucket are spread evenly
+    /// over its time span. Packets are not spread if the bucket was read for `peaks`.
     resolution_seconds: f64,
     /// Packets in the ring. `null`: all packets of the slot were overwritten, or the slot is before
     /// the recording or in the future.

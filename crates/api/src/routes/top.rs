@@ -23,7 +23,6 @@ use crate::{
 
 /// Default number of rows of each table.
 const ROWS: usize = 10;
-/// Maximum number of rows of each table.
 const ROWS_MAX: usize = 1000;
 /// Bytes of each packet that are parsed for its headers.
 const HEADERS: u32 = 512;

@@ -110,8 +110,8 @@ pub(crate) async fn trigger(
     Ok((status, [(header::LOCATION, location)], body).into_response())
 }
 
-/// Waits until the dumper has created the dump's file, at most [`FILE_WAIT`], so that the target of
-/// `Location` usually exists when the client gets the answer.
+/// Waits until the dumper has created the dump's file, so that the target of `Location` usually
+/// exists when the client gets the answer.
 async fn wait_until_there(handle: &RecorderHandle, dump: u64) {
     let begin = Instant::now();
     while begin.elapsed() < FILE_WAIT && matches!(handle.dump_id(dump), Ok(None)) {

@@ -49,8 +49,7 @@ fn operations(served: &Served) -> Vec<(String, String, Option<String>)> {
     all
 }
 
-/// For each role and operation: the guard admits a request if, and only if, the caller's roles
-/// include the role in the document.
+/// The guard admits a request if the caller's roles include the role in the document.
 #[test]
 fn each_role_may_what_it_is_for_and_nothing_else() {
     let served = Served::new();
@@ -64,8 +63,8 @@ fn each_role_may_what_it_is_for_and_nothing_else() {
         ("admin", &["metrics", "view", "packets", "trigger", "admin"]),
     ]);
     for (method, path, needed) in operations(&served) {
-        // `/v1/stop` would end the recording, and `/v1/events` would never end: the test sends only
-        // refused requests to them.
+        // `/v1/stop` would end the recording, and `/v1/events` would never end, so the test sends
+        // only refused requests to them.
         let is_kept = path == "/v1/stop" || path == "/v1/events";
         let sample = sample(&method, &path);
         for (role, included) in &includes {
@@ -123,7 +122,7 @@ fn wrong_expired_and_removed_tokens_are_refused() {
     let expired = served.new_token("late", &[Role::Admin], |line| {
         line.expires = Some("2026-01-01T00:00:00Z".parse().unwrap());
     });
-    // The file is read as a whole: if the later token is valid, the expired token was read too.
+    // If the later token is valid, the expired token was read too.
     served.new_token("later", &[Role::View], |_| {});
     let why = status(get("/v1/status").token(&expired)).refused(401);
     assert!(why.contains("expired"), "{why}");
@@ -141,8 +140,7 @@ fn wrong_expired_and_removed_tokens_are_refused() {
     assert_eq!(served.said.lock().unwrap().as_slice(), [] as [&str; 0]);
 }
 
-/// Requests with a token do not wait while a read of the token file hangs. The test replaces the
-/// file with a named pipe, which hangs like a dead network file system.
+/// Requests with a token do not wait while a read of the token file hangs.
 #[test]
 fn logins_go_on_while_the_tokens_cannot_be_read() {
     let served = Served::new();
@@ -174,7 +172,7 @@ fn logins_go_on_while_the_tokens_cannot_be_read() {
     for _ in 0..10 {
         assert!(is_answered(), "a login waits for the tokens");
     }
-    // After the recorder has read the pipe, the token `view`, whose line is missing, is refused.
+    // The file in the pipe has no token `view`, so this token is refused.
     let kept = text.lines().filter(|line| !line.contains("\"view\""));
     let kept: String = kept.map(|line| format!("{line}\n")).collect();
     writer.write_all(kept.as_bytes()).unwrap();
@@ -251,7 +249,7 @@ fn other_sites_and_names_are_refused() {
     );
 }
 
-/// A client of the unix socket is an admin without a token, whatever its header `Host` contains.
+/// A client of the unix socket is an admin without a token.
 #[test]
 fn the_unix_socket_needs_no_token() {
     let mut served = Served::new();
@@ -263,7 +261,6 @@ fn the_unix_socket_needs_no_token() {
         .done(200);
     served.ask_unix(&get("/v1/nothing")).refused(404);
     served.ask_unix(&request("BREW", "/v1/status")).refused(405);
-    // HEAD is GET without a body, also if the request is refused.
     let head = |target: &str| served.ask_unix(&request("HEAD", target));
     for target in ["/v1/status", "/healthz", "/v1/rules", "/v1/query?last=1ms"] {
         let answer = head(target);
@@ -337,7 +334,6 @@ fn a_limited_token_sees_a_part() {
     assert!(report["packets"].as_u64() > Some(0), "{text}");
 }
 
-/// A filter reveals nothing about bytes that the caller may not see.
 #[test]
 fn filters_tell_nothing_of_bytes_that_are_not_to_be_seen() {
     let served = Served::new();
@@ -363,7 +359,7 @@ fn filters_tell_nothing_of_bytes_that_are_not_to_be_seen() {
     assert!(count(served.token("packets")).as_u64() > Some(0));
 }
 
-/// The report of a dump after it is finished.
+/// The report of a finished dump.
 pub(crate) fn finished(served: &Served, number: u64) -> Value {
     let deadline = std::time::Instant::now() + crate::support::DEADLINE;
     loop {

@@ -32,7 +32,7 @@ impl Alerted {
         alerted
     }
 
-    /// The dump filter in the event `Triggered` of a dump.
+    /// The dump filter of a dump, from the event `Triggered`.
     fn expression(&self, dump: u64) -> String {
         let mut events = self.served.handle.subscribe(Some(0));
         loop {
@@ -118,7 +118,7 @@ fn an_alert_that_fires_has_one_dump_of_its_rule() {
         ),
         (&json!("web"), &json!("a test"), &alert["startsAt"])
     );
-    // The caller is the client that sent the alert, not the client that put the rule.
+    // The client that sent the alert, not the client that put the rule.
     assert_eq!(report["caller"], "trigger");
     assert!(report["packets"].as_u64() > Some(0), "{report}");
     let reason = report["reason"].as_str().unwrap();
@@ -128,9 +128,8 @@ fn an_alert_that_fires_has_one_dump_of_its_rule() {
     );
     assert!(report.to_string().contains("/web/"), "{report}");
 
-    // The same alert, as another instance of Alertmanager sends it, has the same dump. Then one
-    // notification has three alerts: the same, the alert with a later start, which gets a new dump,
-    // and the resolved alert.
+    // Another instance of Alertmanager sends the same alert. Then one notification has this alert,
+    // a later alert, which gets a new dump, and a resolved alert.
     let again = alerted.send("/v1/alertmanager", &sent).done(200);
     assert_eq!(
         again["alerts"][0],
@@ -151,7 +150,7 @@ fn an_alert_that_fires_has_one_dump_of_its_rule() {
         metrics.contains("retroscope_triggers_total{rule=\"web\",outcome=\"dump\"} 2\n"),
         "{metrics}"
     );
-    // If the alert has no fingerprint, its labels replace the fingerprint.
+    // Without a fingerprint, the labels identify the alert.
     let mut plain = alerted.alert("");
     plain.as_object_mut().unwrap().remove("fingerprint");
     let sent = notification(&[plain]);
@@ -163,8 +162,7 @@ fn an_alert_that_fires_has_one_dump_of_its_rule() {
     );
 }
 
-/// A restarted recorder knows no earlier alerts. An alert that is still firing then gets no empty
-/// dump, and the notification succeeds.
+/// A restarted recorder knows no earlier alerts. An alert that is still firing gets no empty dump.
 #[test]
 fn an_alert_from_before_the_recording_has_no_dump() {
     let alerted = Alerted::new();
@@ -199,8 +197,7 @@ fn an_alert_from_before_the_recording_has_no_dump() {
     assert_eq!(answer["alerts"][0]["outcome"], "dump", "{answer}");
 }
 
-/// Alerts with unusable labels, rules or times, and bodies that are no notification, are refused.
-/// Labels come from outside and may have any value.
+/// Labels are from outside and may have any value.
 #[test]
 fn what_does_not_fit_is_refused_with_a_reason() {
     let alerted = Alerted::new();
@@ -261,8 +258,7 @@ fn what_does_not_fit_is_refused_with_a_reason() {
         )
         .refused(422);
     assert!(why.contains("names a rule"), "{why}");
-    // If one of several alerts is refused, the other alerts get dumps and an event reports the
-    // refusal.
+    // The other alerts of the notification get dumps, and an event reports the refusal.
     let from = alerted.next_event();
     let mixed = notification(&[with("instance", "x y"), alerted.alert("g")]);
     let answer = alerted.send("/v1/alertmanager", &mixed).done(200);
@@ -286,7 +282,6 @@ fn what_does_not_fit_is_refused_with_a_reason() {
     alerted
         .send("/v1/alertmanager?rules=web", &sent)
         .refused(400);
-    // A body that is not a notification is refused.
     let mut other = sent.clone();
     other["version"] = json!("5");
     let why = alerted.send("/v1/alertmanager", &other).refused(422);

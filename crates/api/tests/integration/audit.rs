@@ -84,7 +84,7 @@ fn changes() -> Vec<(Request, Value)> {
         .collect()
 }
 
-/// Each change is an event with the caller. Over TCP, the event also has the address of the caller.
+/// Over TCP, the event of a change also has the address of the caller.
 #[test]
 fn changes_are_events_with_the_caller() {
     let served = Served::new();
@@ -113,8 +113,7 @@ fn changes_are_events_with_the_caller() {
     }
 }
 
-/// Five kinds of refused requests make no `changed` event, and neither do requests for the present
-/// state.
+/// Refused requests, and requests for the present state, make no `changed` event.
 #[test]
 fn requests_that_change_nothing_are_no_changes() {
     let served = Served::new();
@@ -153,15 +152,15 @@ fn requests_that_change_nothing_are_no_changes() {
     }
 }
 
-/// Refused logins are events. A flood of unknown tokens makes few events and does not hide the
-/// refusal of a known token. No `refused` event contains an unknown token.
+/// A flood of unknown tokens does not hide the refusal of a known token. No `refused` event
+/// contains an unknown token.
 #[test]
 fn refused_logins_are_events_and_a_flood_is_few() {
     let served = Served::new();
     let expired = served.new_token("late", &[Role::Admin], |line| {
         line.expires = Some("2026-01-01T00:00:00Z".parse().unwrap());
     });
-    // When the later token is valid, the expired token was read too.
+    // If the later token is valid, the expired token was read too.
     served.new_token("later", &[Role::View], |_| {});
     let first = served.handle.subscribe(None).cursor();
     for number in 0..200 {
@@ -208,7 +207,7 @@ fn refused_logins_are_events_and_a_flood_is_few() {
     );
 }
 
-/// The refusal of a user outside the socket's group is an event with the user's ID.
+/// The event has the ID of the refused user, who is not in the socket's group.
 #[test]
 fn a_refused_user_of_the_unix_socket_is_an_event() {
     if !rustix::process::geteuid().is_root() || Command::new("curl").arg("-V").output().is_err() {

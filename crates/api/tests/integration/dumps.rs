@@ -67,7 +67,6 @@ fn the_file_of_a_finished_dump_is_sent_as_it_is() {
     assert_eq!(exported.bytes, file.len() as u64);
     assert_eq!(exported.packets, report["packets"].as_u64());
 
-    // The file is also available by the dump's ID, by the file's name, with HEAD, and with ranges.
     for target in [
         format!("/v1/dumps/{id}/file"),
         format!("/v1/dumps/{number}/file?name={name}"),
@@ -88,7 +87,6 @@ fn the_file_of_a_finished_dump_is_sent_as_it_is() {
         .header("If-Range", "\"x\"");
     assert_eq!(served.ask(&other).body, file);
 
-    // Files that do not exist are refused.
     for target in [
         "/v1/dumps/0/file".to_owned(),
         "/v1/dumps/999999/file".to_owned(),
@@ -112,8 +110,7 @@ fn the_file_of_a_finished_dump_is_sent_as_it_is() {
     }
 }
 
-/// A growing file is sent: first the written part, then the rest. The answer has the packets of the
-/// finished file.
+/// A growing file is sent: first the written part, then the rest.
 #[test]
 fn a_dump_is_sent_while_it_grows() {
     let mut served = Served::new();
@@ -125,7 +122,6 @@ fn a_dump_is_sent_while_it_grows() {
         (&open["stored"]["is_open"], &open["report"]),
         (&json!(true), &Value::Null)
     );
-    // An open dump cannot be deleted.
     let admin = served.token("admin").to_owned();
     let delete = request("DELETE", &target).token(&admin);
     let why = served.ask(&delete).refused(409);
@@ -156,7 +152,6 @@ fn a_dump_is_sent_while_it_grows() {
     assert!(packets(&answer.body) > 2000);
 }
 
-/// A held dump stays, a released dump can be deleted, and the deletion is reported.
 #[test]
 fn dumps_are_held_released_and_deleted() {
     let served = Served::new();
@@ -204,7 +199,6 @@ fn dumps_are_held_released_and_deleted() {
     }
 }
 
-/// A new retention limit of a rule acts at once, and only on the dumps of this rule.
 #[test]
 fn a_rule_keeps_what_it_says_from_then_on() {
     let served = Served::new();
@@ -256,8 +250,7 @@ fn a_rule_keeps_what_it_says_from_then_on() {
     assert_eq!(list(), ["b"]);
 }
 
-/// A query for packets that have left the ring gets them from a dump, byte for byte. The verdict
-/// names the dump to clients that may list dumps.
+/// A query for packets that have left the ring gets them from a dump, byte for byte.
 #[test]
 fn a_query_of_what_has_left_the_ring_is_answered_from_a_dump() {
     let served = Served::recording("generate:flows=10,size=1500,rate=10kpps", |_| None);
@@ -338,7 +331,7 @@ fn a_query_of_what_has_left_the_ring_is_answered_from_a_dump() {
     assert_eq!(page["scan"]["dumps"]["read"], 1, "{page}");
     assert!(!holds(page.to_string().as_bytes()));
 
-    // Without the dump no packet of that time exists, and the verdict reports the loss.
+    // Without the dump, the verdict reports a loss.
     let delete = request("DELETE", &format!("/v1/dumps/{number}"));
     assert_eq!(served.ask_unix(&delete).status, 204);
     let gone = ask("&count=true", of_packets).json();

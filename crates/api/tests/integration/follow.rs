@@ -15,7 +15,7 @@ use retroscope_pcapfile::CaptureReader;
 
 use crate::support::{Answer, DEADLINE, Served, get, request};
 
-/// Maximum number of bytes that a slow reader reads before each pause.
+/// Maximum number of bytes between two pauses of a slow reader.
 const PIECE: usize = 16 << 10;
 /// Length of a slow reader's pause.
 const PACE: Duration = Duration::from_millis(50);
@@ -46,8 +46,8 @@ fn read(stream: &mut impl Read, is_slow: &AtomicBool) -> Answer {
     }
 }
 
-/// The recording ends during following queries of all kinds. Each answer ends as HTTP demands and
-/// has a verdict. The server does not wait long for a slow reader, which may miss packets.
+/// When the recording ends, each following query ends as HTTP demands and has a verdict. The server
+/// does not wait long for a slow reader, which may miss packets.
 #[test]
 fn followers_have_a_verdict_when_the_recording_ends() {
     let mut served = Served::new();
@@ -112,7 +112,6 @@ fn followers_have_a_verdict_when_the_recording_ends() {
     assert!(cut_short > 0, "no reader was far behind");
 }
 
-/// The client that sent a following query can cancel it, also before any packet was sent.
 #[test]
 fn a_follow_is_ended_by_who_asked() {
     let served = Served::new();
@@ -138,14 +137,13 @@ fn a_follow_is_ended_by_who_asked() {
         let record = served.ask(&get(place).token(token)).done(200);
         assert_eq!(record["report"]["clipped"][0], "cancelled", "{record}");
         assert_eq!(record["report"]["packets"], packets(&answer));
-        // The query has ended; cancelling it again changes nothing.
+        // Cancelling a query that has ended changes nothing.
         assert_eq!(end(token).status, 204);
     }
     let none = request("DELETE", "/v1/queries/0123456789abcdef").token(token);
     served.ask(&none).refused(404);
 }
 
-/// Reads the head of an answer.
 fn read_head(stream: &mut impl Read) -> Vec<u8> {
     let mut bytes = Vec::new();
     while !bytes.ends_with(b"\r\n\r\n") {
@@ -156,8 +154,8 @@ fn read_head(stream: &mut impl Read) -> Vec<u8> {
     bytes
 }
 
-/// Long answers end when their token is revoked. Queries and events report the reason, and a file
-/// is cut. Answers of other tokens go on.
+/// When a token is revoked, its queries and events report the reason, and its download of a file is
+/// cut.
 #[test]
 fn what_goes_on_ends_with_its_token() {
     let served = Served::new();
@@ -198,7 +196,7 @@ fn what_goes_on_ends_with_its_token() {
     let last = "event: end\ndata: {\"kind\":\"end\",\"why\":\"token 'gone' was removed\"}\n\n";
     assert!(answer.text().ends_with(last), "{:?}", answer.text());
     assert!(!end(file).is_whole, "a part of a file is none");
-    // The query of the other token is still running, and its report has no note about a token.
+    // The query of the other token is still running.
     let place = Answer::parse(&theirs.1).headers["location"].clone();
     let record = served.ask(&get(&place).token(other)).done(200);
     assert_eq!(record["state"], "running", "{record}");

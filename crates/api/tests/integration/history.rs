@@ -1,5 +1,4 @@
-//! Answers about the past without a capture file: timeline, largest flows, lists of packets, packet
-//! details, rule tests and scans. Also pins, checks of filters, and the address for metrics.
+//! Answers about the past without a capture file, such as timeline, packets and rule tests.
 
 use std::{
     collections::BTreeSet,
@@ -25,7 +24,6 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
-/// The sum of the values that are not null.
 fn sum(values: &Value) -> u64 {
     values
         .as_array()
@@ -62,7 +60,6 @@ fn the_timeline_has_what_is_stored_slot_by_slot() {
     );
     assert!(line["slot_seconds"].as_f64().unwrap() > 0.0);
     let of = |query: &str| ask(&served, get(&format!("/v1/timeline?{query}")), "view");
-    // A time range long ago, and one in the future.
     let old = of("from=2001-01-01T00:00:00Z&to=2001-01-02T00:00:00%2B02:00&slots=3").done(200);
     assert_eq!(old["packets"], json!([null, null, null]));
     let later = of("from=2099-01-01T00:00:00Z&to=2099-01-02T00:00:00Z&slots=2").done(200);
@@ -117,7 +114,6 @@ fn the_largest_are_those_of_all_packets() {
     };
     assert_eq!(packets(&top["flows"]), number(&top["packets"]));
     assert!(flows.is_sorted_by_key(|flow| u64::MAX - number(&flow["packets"])));
-    // Each packet has two hosts and two ports.
     assert_eq!(packets(&top["hosts"]), 2 * number(&top["packets"]));
     assert_eq!(packets(&top["ports"]), 2 * number(&top["packets"]));
     let bytes = |rows: &Value, field: &str| -> u64 {
@@ -191,7 +187,7 @@ fn packets_come_in_pages_without_gap_or_duplicate() {
     let served = Served::new();
     served.wait_for_packets(3000);
     let of = |query: &str, role: &str| ask(&served, get(&format!("/v1/packets?{query}")), role);
-    // The pages are read from a fixed time range, which ends at a packet that is already stored.
+    // A fixed time range, which ends at a packet that is already stored.
     let all = of("limit=1", "view").done(200);
     let (from, to) = (
         all["scan"]["from"].as_str().unwrap(),
@@ -234,8 +230,7 @@ fn packets_come_in_pages_without_gap_or_duplicate() {
         number(&count["packets"]),
         "as many as there are"
     );
-    // Only clients with the role `packets` get bytes, and each such answer is reported as an
-    // export.
+    // Only clients with the role `packets` get bytes. Each such answer is reported as an export.
     of("hex=true", "view").refused(403);
     of("hex=true", "trigger").refused(403);
     let page = of(&format!("from={from}&limit=3&hex=true"), "packets").done(200);
@@ -393,7 +388,6 @@ fn a_rule_acts_on_the_past() {
     put("all", &rule).done(200);
     put("all", &got).done(200);
     put("new", &json!({ "filter": "tcp" })).done(201);
-    // The refusal names the field.
     let soon = json!({ "filter": "udp", "scan_past": "soon" });
     let disabled = json!({ "filter": "udp", "scan_past": "1h", "enabled": false });
     let tried = json!({ "filter": "tcp", "scan_past": "1h" });
@@ -410,7 +404,7 @@ fn a_rule_acts_on_the_past() {
     }
 }
 
-/// An address of `api.metrics` serves metrics and health checks, and nothing else to any client.
+/// An address of `api.metrics` serves metrics and health checks only.
 #[test]
 fn metrics_may_have_an_address_of_their_own() {
     let served = Served::new();
@@ -446,8 +440,7 @@ fn metrics_may_have_an_address_of_their_own() {
     ask(request("POST", "/metrics").token(served.token("admin"))).refused(405);
 }
 
-/// The report of a dump of the last 100 ms. Returns after the ring has overwritten the dump's
-/// packets.
+/// The report of a dump whose packets the ring has overwritten.
 fn overwritten_dump(served: &Served) -> Value {
     served.wait_for_packets(5000);
     let trigger = json!({ "dump": "udp", "past": "100ms", "future": "0s" });
@@ -468,7 +461,6 @@ fn overwritten_dump(served: &Served) -> Value {
     report
 }
 
-/// Packets that the ring has overwritten are listed from a dump, page by page, and counted.
 #[test]
 fn packets_that_left_the_ring_come_from_dumps() {
     let served = Served::recording("generate:flows=10,size=1000,rate=20kpps", |_| None);
@@ -506,8 +498,8 @@ fn packets_that_left_the_ring_come_from_dumps() {
     ask(&served, get(&page), "packets").done(200);
 }
 
-/// Pages that begin in a dump and go on in the ring are in order of time. They have each packet of
-/// the dump once, although the ring moves on between two pages.
+/// The pages are in order of time and have each packet of the dump once, although the ring moves on
+/// between two pages.
 #[test]
 fn pages_lead_from_a_dump_into_the_ring() {
     let served = Served::recording("generate:flows=10,size=1000,rate=20kpps", |_| None);
@@ -530,8 +522,6 @@ fn pages_lead_from_a_dump_into_the_ring() {
     assert_eq!(times.len() as u64, 300 * (in_dump.div_ceil(300) + 3));
 }
 
-/// A query of a pinned range is complete although the ring has overwritten newer packets, until the
-/// pin ends.
 #[test]
 fn a_pinned_range_stays_complete() {
     let served = Served::recording("generate:flows=10,size=1000,rate=20kpps", |_| None);
@@ -566,8 +556,7 @@ fn a_pinned_range_stays_complete() {
     wait_for_loss(from_ns, to_ns);
 }
 
-/// A request to check a filter succeeds even if the filter is wrong. The answer then names the
-/// fault.
+/// A request to check a filter succeeds even if the filter is wrong.
 #[test]
 fn a_filter_is_checked_while_it_is_typed() {
     let served = Served::new();
@@ -592,7 +581,7 @@ fn a_filter_is_checked_while_it_is_typed() {
         .refused(400);
 }
 
-/// The answer of a client whose token is removed ends, although its dissector never does.
+/// The answer of a client whose token is removed ends, although the dissector never answers.
 #[test]
 fn details_end_with_their_token() {
     if !["/usr/bin/sharkd", "/usr/local/bin/sharkd"]

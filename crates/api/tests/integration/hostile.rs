@@ -1,4 +1,4 @@
-//! Hostile clients are refused, cost little, and do not keep other clients from being answered.
+//! Hostile clients are refused, and do not keep other clients from being answered.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -29,7 +29,7 @@ fn bodies_are_bounded_and_have_a_type() {
     let served = Served::new();
     let token = served.token("admin");
     let post = || request("POST", "/v1/triggers").token(token);
-    // The answer arrives before the body: the server reads no byte of 100 MB.
+    // The answer arrives before the body.
     let announced = post()
         .header("Content-Type", "application/json")
         .header("Content-Length", "100000000");
@@ -46,7 +46,7 @@ fn bodies_are_bounded_and_have_a_type() {
         bytes.extend_from_slice(b"\r\n");
     }
     Answer::parse(&said(&served, &bytes)).refused(413);
-    // The server answers GET and ignores a body, which GET does not need.
+    // The server ignores the body of a GET request.
     let mut unwanted = get("/v1/status").token(token);
     unwanted.body = vec![b'x'; 1 << 20];
     let answer = Answer::parse(&said(&served, &unwanted.bytes("localhost")));
@@ -207,8 +207,8 @@ fn requests_are_not_smuggled() {
     assert_eq!(served.ask(&get("/healthz")).status, 200);
 }
 
-/// An answer with a body of unknown length needs HTTP/1.1, because with HTTP/1.0 a cut body looks
-/// complete. HTTP/1.0 clients do get a body of known length, or a body that is one JSON value.
+/// With HTTP/1.0 a cut body of unknown length looks complete. HTTP/1.0 clients do get a body of
+/// known length, or a body that is one JSON value.
 #[test]
 fn an_old_client_gets_no_body_that_may_be_cut_unseen() {
     let served = Served::new();
@@ -236,8 +236,7 @@ fn an_old_client_gets_no_body_that_may_be_cut_unseen() {
     }
 }
 
-/// A client tries to send 100 MB. The connection ends before 20 MB, and the analyzer misses no
-/// packet.
+/// The connection ends before 20 MB, and the analyzer misses no packet.
 #[test]
 fn a_body_that_is_too_large_is_not_taken() {
     let served = Served::new();
@@ -257,7 +256,6 @@ fn a_body_that_is_too_large_is_not_taken() {
     assert_eq!(served.handle.status().unwrap().lapped, 0);
 }
 
-/// A body that arrives byte by byte is refused after the time limit.
 #[test]
 fn a_body_that_comes_slowly_is_given_up() {
     let served = Served::new();
@@ -274,7 +272,6 @@ fn a_body_that_comes_slowly_is_given_up() {
     let mut heard = vec![0; 4096];
     let length = loop {
         assert!(begin.elapsed() < DEADLINE, "it is waited for");
-        // The server may close the connection at this moment.
         let _ = stream.write_all(b" ");
         match stream.read(&mut heard) {
             Ok(length) => break length,
@@ -286,7 +283,7 @@ fn a_body_that_comes_slowly_is_given_up() {
 }
 
 /// Of 10,000 connections without a request or with half of a request, at most the permitted 256
-/// stay open. Other clients are answered meanwhile.
+/// stay open.
 #[test]
 fn idle_connections_make_room() {
     const IDLE: usize = 10_000;
@@ -348,8 +345,7 @@ fn idle_connections_make_room() {
     drop((idle, more));
 }
 
-/// Queries whose answers nobody reads do not delay other requests. Only the permitted number of
-/// queries runs.
+/// Queries whose answers nobody reads do not delay other requests.
 #[test]
 fn unread_answers_are_bounded() {
     let served = Served::new();
@@ -370,7 +366,6 @@ fn unread_answers_are_bounded() {
     let why = refused.refused(429);
     assert!(why.contains("6 queries"), "{why}");
     assert_eq!(served.ask(&get("/v1/status").token(token)).status, 200);
-    // After the clients have disconnected, new queries are answered again.
     silent
         .iter()
         .for_each(|stream| stream.shutdown(Shutdown::Both).unwrap());
@@ -424,8 +419,7 @@ fn slow_bodies_keep_nobody_out() {
     drop(slow);
 }
 
-/// One account has at most 128 requests at a time: half of the 256 connections that an address of
-/// the API permits.
+/// One account has at most 128 requests at a time: half of the 256 connections of an address.
 #[test]
 fn an_account_has_half_of_the_connections() {
     let served = Served::new();
@@ -440,7 +434,7 @@ fn an_account_has_half_of_the_connections() {
     };
     let begun = Instant::now();
     let mut all: Vec<TcpStream> = (0..129).map(|_| begin()).collect();
-    // It is not known in advance which request is refused.
+    // Any of the requests may be refused.
     let refused = loop {
         assert!(begun.elapsed() < Duration::from_secs(9), "none is refused");
         let answered = all.iter_mut().find_map(|stream| {

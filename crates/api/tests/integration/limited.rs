@@ -46,9 +46,8 @@ fn a_limited_token_is_told_no_rules_and_no_counts_of_others() {
     assert!(text.contains("\"inspected\":0,"), "{text}");
 }
 
-/// A manual dump contains packets that match the token's filter and the requested filter, or by
-/// default the filter of manual triggers. A filter that reads payload is refused, unless the caller
-/// may see payload.
+/// A manual dump contains packets that match the token's filter and the requested filter. A filter
+/// that reads payload is refused, unless the caller may see payload.
 #[test]
 fn a_limited_trigger_narrows_what_is_dumped() {
     let served = Served::new();
@@ -98,8 +97,8 @@ fn a_limited_trigger_narrows_what_is_dumped() {
     trigger(served.token("trigger"), &headers).done(201);
 }
 
-/// An export event names the client and describes the packets. The report of a dump has the caller,
-/// in addition to the name that the caller chose as `asked_by`.
+/// The report of a dump has the caller, in addition to the name that the caller chose as
+/// `asked_by`.
 #[test]
 fn who_asks_is_told_of_with_what_they_asked_for() {
     let served = Served::new();
@@ -154,7 +153,7 @@ fn who_asks_is_told_of_with_what_they_asked_for() {
     );
 }
 
-/// Only an admin makes the recorder look up names of hosts. Other tokens may use names of ports.
+/// Tokens without the role `admin` may use names of ports.
 #[test]
 fn only_an_admin_has_names_of_hosts_looked_up() {
     let served = Served::new();

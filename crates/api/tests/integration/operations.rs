@@ -151,7 +151,6 @@ fn rules_come_change_and_go() {
     );
 }
 
-/// `If-Match` protects each change of a rule, and `If-None-Match` an existing pin.
 #[test]
 fn a_change_may_have_a_condition() {
     let served = Served::new();
@@ -398,7 +397,6 @@ fn a_query_gives_packets_a_verdict_and_is_told_of() {
         ),
         (&json!("done"), &json!(count), true)
     );
-    // The record is available to the client that sent the query, and to admins.
     let other = served.new_token("other", &[retroscope_api::Role::Packets], |_| {});
     served
         .ask(&get(&answer.headers["location"]).token(&other))
@@ -546,7 +544,7 @@ fn the_rest_is_told() {
     }
 }
 
-/// The answer to HEAD has no body. HEAD starts no search and reports no export.
+/// HEAD starts no search and reports no export.
 #[test]
 fn head_costs_nothing() {
     let served = Served::new();
@@ -636,7 +634,7 @@ fn a_query_is_limited_counted_resumed_and_followed() {
     ] {
         assert_eq!(longest(&served.ask(&get(target).token(&short)).body), 16);
     }
-    // The query goes on beyond the packets in the ring until the limit.
+    // The query continues after the packets in the ring until the limit.
     let stored = served.handle.status().unwrap().stored;
     let followed = ask(&format!(
         "/v1/query?follow=true&limit_packets={}",
@@ -684,13 +682,11 @@ fn a_query_is_limited_counted_resumed_and_followed() {
     }
 }
 
-/// Triggers for a flow, for a Community ID, and for a time before now.
 #[test]
 fn a_trigger_may_be_for_a_flow_and_for_a_time() {
     let served = Served::new();
     served.wait_for_packets(5000);
     let ask = |body: &Value| served.ask_unix(&request("POST", "/v1/triggers").json(body));
-    // The flow of the first packet in the ring.
     let all = served.ask_unix(&get("/v1/query"));
     let mut capture = CaptureReader::new(&all.body[..]).unwrap();
     let packet = capture.next().unwrap().unwrap().data.to_vec();

@@ -21,7 +21,6 @@ fn redeem(code: &str) -> Request {
     request("POST", "/v1/session").json(&json!({ "link": code }))
 }
 
-/// `NAME=VALUE` of the cookie that an answer sets.
 fn cookie(answer: &Answer) -> String {
     answer.done(200);
     let cookie = &answer.headers["set-cookie"];
@@ -32,7 +31,7 @@ fn logged_in(served: &Served, token: &str) -> String {
     cookie(&served.ask(&login(token)))
 }
 
-/// Sends a request with the headers `Cookie` and `Origin`, as the page of this recorder does.
+/// Sends a request with `Cookie` and `Origin`, as the recorder's page does.
 fn of_page(served: &Served, request: Request, cookie: &str) -> Answer {
     let origin = format!("http://{}", served.address);
     served.ask(&request.header("Cookie", cookie).header("Origin", &origin))
@@ -85,7 +84,7 @@ fn a_token_is_exchanged_for_a_session_with_its_roles() {
     of_page(&served, pin(), pair).refused(403);
     let admin = logged_in(&served, served.token("admin"));
     of_page(&served, pin(), &admin).done(201);
-    // Other cookies do not matter, and neither does an old value of the same name.
+    // Other cookies and an old value of the same name do not matter.
     let both = format!("a=b; {name}=00; {admin}; c");
     assert_eq!(status(&served, &both), 200);
     let udp = served.new_token("udp", &[Role::Packets], |line| {
@@ -152,7 +151,7 @@ fn a_session_ends_with_its_token() {
         "{told}"
     );
     of_page(&served, get("/v1/status"), &cookie).refused(401);
-    // The token is added again and is valid, but the session that ended before stays ended.
+    // The token is valid again, but the session that ended before stays ended.
     let mut text = std::fs::read_to_string(&served.tokens).unwrap();
     text += &format!("{line}\n");
     std::fs::write(&served.tokens, text).unwrap();
@@ -201,8 +200,7 @@ fn a_session_ends_by_logout_and_all_end_by_an_admin() {
     assert_eq!(told[3]["target"], "all");
 }
 
-/// A request with the cookie of a session that was idle too long is refused. The maximum idle time
-/// is zero here; the unit tests in `sessions.rs` test the time.
+/// The maximum idle time is zero here; the unit tests in `sessions.rs` test the time.
 #[test]
 fn an_idle_session_ends() {
     let served = Served::with(|config| {
@@ -259,8 +257,7 @@ fn a_link_of_the_unix_socket_logs_in_once() {
     assert!(another.refused(403).contains("logout"));
 }
 
-/// A link that a client makes with a token has the roles of this token, and the address at which
-/// the client asked for the link.
+/// The link has the roles of the token, and the address at which the client asked for the link.
 #[test]
 fn a_link_of_a_token_is_of_this_token() {
     let served = Served::new();
@@ -433,7 +430,6 @@ fn the_page_works_behind_a_proxy_with_tls_and_a_prefix() {
     assert!(url.starts_with("https://tap.example:8443/#link="), "{url}");
 }
 
-/// If a session downloads packets, the event `exported` names the session's token.
 #[test]
 fn downloads_of_a_session_are_events_of_its_token() {
     let served = Served::new();

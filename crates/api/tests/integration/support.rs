@@ -22,7 +22,7 @@ use retroscope_recorder::{Config as RecorderConfig, Recorder, RecorderHandle, Sy
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Time limit for waits in tests, longer than an answer should take.
+/// Time limit for waits in tests.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 const TRAFFIC: &str = "generate:flows=10,rate=10kpps";
 
@@ -30,7 +30,7 @@ const TRAFFIC: &str = "generate:flows=10,rate=10kpps";
 pub(crate) struct Served {
     pub(crate) handle: RecorderHandle,
     pub(crate) address: SocketAddr,
-    /// The address for metrics and health checks. Without such an address, the address of the API.
+    /// The address for metrics and health checks, or else the address of the API.
     pub(crate) metrics: SocketAddr,
     pub(crate) socket: PathBuf,
     pub(crate) tokens: PathBuf,
@@ -55,7 +55,6 @@ impl Served {
         Self::start(TRAFFIC, |config, _| configure(config))
     }
 
-    /// Starts a recorder of this traffic.
     pub(crate) fn recording(traffic: &str, tls: impl FnOnce(&TempDir) -> Option<TlsFiles>) -> Self {
         Self::start(traffic, |config, folder| config.tls = tls(folder))
     }
@@ -134,7 +133,6 @@ impl Served {
         }
     }
 
-    /// The token of a role.
     pub(crate) fn token(&self, role: &str) -> &str {
         &self.of_role[role]
     }
@@ -160,7 +158,6 @@ impl Served {
         token
     }
 
-    /// Removes a token from the file.
     pub(crate) fn revoke(&self, name: &str) {
         let text = std::fs::read_to_string(&self.tokens).unwrap();
         let start = format!("{{\"name\":\"{name}\"");
@@ -180,7 +177,6 @@ impl Served {
         }
     }
 
-    /// Sends a request over TCP.
     pub(crate) fn ask(&self, request: &Request) -> Answer {
         let mut stream = self.connect();
         send(&mut stream, &request.bytes(&self.address.to_string()));
@@ -201,7 +197,6 @@ impl Served {
         stream
     }
 
-    /// Waits until the recorder has stored at least this number of packets.
     pub(crate) fn wait_for_packets(&self, count: u64) {
         let deadline = Instant::now() + DEADLINE;
         while self.handle.status().unwrap().stored < count {
@@ -210,7 +205,6 @@ impl Served {
         }
     }
 
-    /// Requests that the files of tokens and TLS are read again.
     pub(crate) fn refresh(&self) -> bool {
         self.server.as_ref().unwrap().refresh()
     }
@@ -235,8 +229,7 @@ impl Drop for Served {
     }
 }
 
-/// Services of a program without a configuration file, on a machine with one interface and with a
-/// dissector that never answers.
+/// Services of a machine with one interface, and a dissector that never answers.
 fn services(folder: &TempDir) -> Services {
     let launcher = folder.path().join("launcher");
     let begun = folder.path().join("dissects");
@@ -259,7 +252,6 @@ fn services(folder: &TempDir) -> Services {
     }
 }
 
-/// A request, as it is sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) method: String,
@@ -321,7 +313,6 @@ impl Request {
     }
 }
 
-/// An answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -332,7 +323,6 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Reads to the end of the connection.
     pub(crate) fn read(stream: &mut impl Read) -> Self {
         let mut bytes = Vec::new();
         // A server that refuses a body may reset the connection after its answer.
@@ -390,7 +380,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Asserts that the answer is a refusal with this status and a reason. Returns the reason.
+    /// Asserts that the answer is a refusal with this status. Returns the reason.
     pub(crate) fn refused(&self, status: u16) -> String {
         assert_eq!(
             self.status,
@@ -410,8 +400,7 @@ impl Answer {
         detail.to_owned()
     }
 
-    /// Asserts the status of the answer. Returns the JSON value of the body, or null if the body is
-    /// empty.
+    /// Asserts the status of the answer. Returns the JSON body, or null if the body is empty.
     pub(crate) fn done(&self, status: u16) -> Value {
         assert_eq!(
             self.status,
@@ -427,8 +416,7 @@ impl Answer {
     }
 }
 
-/// Sends a request. The recorder may refuse a large body and close the connection before it has
-/// read the body.
+/// The recorder may refuse a large body, and close the connection before it has read the body.
 fn send(stream: &mut impl Write, request: &[u8]) {
     match stream.write_all(request) {
         Err(error)

@@ -20,7 +20,6 @@ use tokio_rustls::rustls::{
 use crate::audit::next;
 use crate::support::{Answer, DEADLINE, Request, Served, get, request};
 
-/// A certificate authority that signs test certificates.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -57,7 +56,7 @@ fn files(folder: &TempDir, authority: &Authority, of_clients: Option<&Authority>
     }
 }
 
-/// Sends a request over TLS. The client trusts one authority, and has a certificate or none.
+/// Sends a request over TLS. The client trusts one authority.
 fn ask(
     served: &Served,
     authority: &Authority,
@@ -181,7 +180,6 @@ fn is_answered(stream: &mut impl Read) -> Result<(), String> {
     Ok(())
 }
 
-/// The next event `notice` with this text.
 fn notice(listener: &mut Subscription, text: &str) -> String {
     loop {
         match listener.take(DEADLINE) {
@@ -192,8 +190,7 @@ fn notice(listener: &mut Subscription, text: &str) -> String {
     }
 }
 
-/// New connections get a renewed certificate, and open connections go on. A broken renewal changes
-/// nothing and is reported.
+/// After a renewal, open connections continue. A broken renewal is reported.
 #[test]
 fn a_renewed_certificate_is_taken_up_and_a_broken_one_is_not() {
     let (old, new) = (Authority::new(), Authority::new());
@@ -242,7 +239,6 @@ fn a_renewed_certificate_is_taken_up_and_a_broken_one_is_not() {
     connect(&served, &new).unwrap();
 }
 
-/// A request to read the files again works without a change, and is reported.
 #[test]
 fn files_are_read_again_when_asked() {
     let authority = Authority::new();

@@ -27,7 +27,6 @@ pub(super) fn either(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usiz
     }
 }
 
-/// Parses an IPv4 packet at `at` and its content.
 #[inline]
 pub(super) fn v4(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     let header: [u8; 20] = array(data, at)?;
