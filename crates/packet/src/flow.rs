@@ -98,8 +98,7 @@ pub fn flow_of(parsed: &Parsed) -> Option<FlowKey> {
     Some(FlowKey::between(proto, end(ip.src), end(ip.dst)))
 }
 
-/// Whether `a <= b`. Compares integers, which is faster than the derived comparison by bytes and
-/// fields.
+/// Whether `a <= b`. Faster than the derived comparison, because it compares integers.
 fn is_ordered(a: FlowEndpoint, b: FlowEndpoint) -> bool {
     match (a.addr, b.addr) {
         (IpAddr::V4(x), IpAddr::V4(y)) => (x.to_bits(), a.port) <= (y.to_bits(), b.port),
@@ -218,8 +217,7 @@ mod tests {
     use super::*;
     use crate::parse;
 
-    /// The flow of a UDP packet over IPv4 or IPv6. `src` and `dst`: the last byte of an address,
-    /// and the last byte of a port.
+    /// A UDP flow. `src` and `dst`: the last byte of the address and of the port.
     fn udp(is_v6: bool, src: [u8; 2], dst: [u8; 2]) -> FlowKey {
         let ports = [0, src[1], 0, dst[1], 0, 8, 0, 0];
         let packet = if is_v6 {

@@ -138,7 +138,7 @@ impl ClientBody {
     }
 }
 
-/// The time that is `wait` later than now, RFC 3339, in whole seconds.
+/// The time `wait` after now, RFC 3339, in whole seconds.
 fn after(wait: Duration) -> String {
     let now = i128::from(SystemClock.now().wall_ns);
     let then = now + i128::try_from(wait.as_nanos()).unwrap_or_default();

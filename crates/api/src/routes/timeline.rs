@@ -78,7 +78,7 @@ pub(crate) struct PeaksBody {
     series_left_out: usize,
 }
 
-/// The packets of one interface or direction. Each list has one entry for each slot.
+/// The packets of one interface or direction, by slot.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Series)]
 pub(crate) struct SeriesBody {

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::support::{Request, Served, get, request};
 
-/// A request for an operation of the document. A client with the right role gets a success, or a
-/// refusal other than 401 and 403.
+/// A request that gives a client with the right role a success, or a refusal other than 401 and
+/// 403.
 fn sample(method: &str, path: &str) -> Request {
     let path = path
         .replace("{name}", "no-such")

@@ -128,8 +128,7 @@ fn an_alert_that_fires_has_one_dump_of_its_rule() {
     );
     assert!(report.to_string().contains("/web/"), "{report}");
 
-    // Another instance of Alertmanager sends the same alert. Then one notification has this alert,
-    // a later alert, which gets a new dump, and a resolved alert.
+    // The same alert, from another instance of Alertmanager. Then a notification with three alerts.
     let again = alerted.send("/v1/alertmanager", &sent).done(200);
     assert_eq!(
         again["alerts"][0],

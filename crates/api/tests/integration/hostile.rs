@@ -139,8 +139,7 @@ fn paths_lead_nowhere_else() {
     }
 }
 
-/// A request that two servers may parse differently gets an error or no answer. The server does not
-/// obey a second request that is hidden after the first.
+/// A request that two servers may parse differently gets an error or no answer.
 #[test]
 fn requests_are_not_smuggled() {
     let served = Served::new();
@@ -207,8 +206,7 @@ fn requests_are_not_smuggled() {
     assert_eq!(served.ask(&get("/healthz")).status, 200);
 }
 
-/// With HTTP/1.0 a cut body of unknown length looks complete. HTTP/1.0 clients do get a body of
-/// known length, or a body that is one JSON value.
+/// With HTTP/1.0 a cut body of unknown length looks complete.
 #[test]
 fn an_old_client_gets_no_body_that_may_be_cut_unseen() {
     let served = Served::new();

@@ -9,7 +9,7 @@ use crate::{
     support::{DEADLINE, Request, Served, get, request},
 };
 
-/// How often this text, such as the name of a rule, is in the metrics for a token.
+/// Number of occurrences of a text in the metrics for a token.
 fn named(served: &Served, token: &str, rule: &str) -> usize {
     let answer = served.ask(&get("/metrics").token(token));
     assert_eq!(answer.status, 200);

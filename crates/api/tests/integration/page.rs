@@ -102,8 +102,7 @@ fn a_token_is_exchanged_for_a_session_with_its_roles() {
     of_page(&served, get("/v1/dumps"), &limited).refused(403);
 }
 
-/// Browsers attach the cookie also to requests of other pages of the host. The recorder refuses
-/// such requests by `Sec-Fetch-Site` and `Origin`.
+/// Browsers attach the cookie also to requests of other pages of the host.
 #[test]
 fn only_pages_of_the_recorder_use_its_sessions() {
     let served = Served::new();
@@ -400,8 +399,7 @@ fn without_the_page_there_is_only_the_api() {
         .done(200);
 }
 
-/// Requests as from a proxy that ends TLS, removes a path prefix and keeps `Host`. The browser's
-/// origin is then https.
+/// The proxy ends TLS, removes a path prefix and keeps `Host`. The browser's origin is https.
 #[test]
 fn the_page_works_behind_a_proxy_with_tls_and_a_prefix() {
     let served = Served::new();
