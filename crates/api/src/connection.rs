@@ -36,15 +36,13 @@ use crate::{guard::Transport, metrics::Requests, queries::ConcurrencyPermit};
 pub(crate) const CONNECTIONS_MAX: usize = 256;
 /// Time limit for a connection without a request, and for the head of a request.
 const IDLE: Duration = Duration::from_secs(30);
-/// Maximum number of bytes of a request's head. Also limits the buffers of a connection.
+/// Maximum number of bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 /// Time in which a slow client must accept [`WRITE_BYTES_MIN`] bytes.
 const WRITE_WAIT: Duration = Duration::from_secs(10);
-/// Bytes that a slow client must accept within [`WRITE_WAIT`].
 const WRITE_BYTES_MIN: usize = 64 << 10;
 
-/// The connections of one listening address. At the limit, a new connection evicts the connection
-/// that was idle for longest. If no connection is idle, the new connection is refused.
+/// The connections of one listening address.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimit {
     max: usize,
@@ -62,21 +60,20 @@ struct ConnectionSlots {
 
 #[derive(Debug)]
 struct ConnectionState {
-    /// The time since which the connection is idle. If the server waits for more of a request's
-    /// body: the start of the request. `None`: the server is answering a request.
+    /// Start of the idle time, or of the request while the server waits for more of the request's
+    /// body. `None`: the server is answering a request.
     idle_since: Option<Instant>,
     /// Dropped to evict the connection.
     _eviction: oneshot::Sender<Infallible>,
 }
 
-/// The permit for one connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     seats: Arc<ConnectionLimit>,
     number: u64,
 }
 
-/// Ready when the connection is evicted for another connection.
+/// Resolves when the connection is evicted, or when its permit is dropped.
 pub(crate) type EvictionNotice = oneshot::Receiver<Infallible>;
 
 impl ConnectionLimit {
@@ -93,8 +90,8 @@ impl ConnectionLimit {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits another connection, and evicts an idle connection if the limit is reached. `None`:
-    /// all connections are busy.
+    /// Admits a connection. At the limit, evicts the connection that was idle for longest. `None`:
+    /// no connection is idle.
     pub(crate) fn take(self: &Arc<Self>) -> Option<(ConnectionPermit, EvictionNotice)> {
         let mut taken = self.lock();
         if taken.by_number.len() >= self.max {
@@ -119,8 +116,8 @@ impl ConnectionLimit {
         Some((ConnectionPermit { seats, number }, evicted))
     }
 
-    /// Waits until each connection has ended or was evicted, at most until `deadline`. Returns
-    /// whether no connection is left.
+    /// Waits for the end of all connections, at most until `deadline`. Returns whether no
+    /// connection is left.
     pub(crate) fn is_empty_until(&self, deadline: Instant) -> bool {
         let wait = deadline.saturating_duration_since(Instant::now());
         let is_used = |taken: &mut ConnectionSlots| !taken.by_number.is_empty();
@@ -132,7 +129,7 @@ impl ConnectionLimit {
 
 impl ConnectionPermit {
     fn set(&self, idle_since: Option<Instant>) {
-        // An evicted connection has no entry any more.
+        // An evicted connection has no entry.
         if let Some(state) = self.seats.lock().by_number.get_mut(&self.number) {
             state.idle_since = idle_since;
         }
@@ -175,8 +172,8 @@ pub(crate) async fn unless_evicted<T>(
     }
 }
 
-/// Answers the requests of a connection until the connection ends, is idle for too long, or is
-/// evicted. When `closing` becomes true, the current request is still answered.
+/// Answers the requests of a connection. When `closing` becomes true, the current request is still
+/// answered.
 pub(crate) async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     (seat, mut evicted): (Arc<ConnectionPermit>, EvictionNotice),
@@ -199,8 +196,8 @@ pub(crate) async fn serve(
         async move {
             let mut response: Response<Body> = answering.await?;
             let permit: Option<Arc<ConcurrencyPermit>> = response.extensions_mut().remove();
-            // Until the body ends, the connection is busy and an admitted caller keeps its
-            // concurrency permit.
+            // Until the body ends, the connection is busy and the caller keeps its concurrency
+            // permit.
             let kept = (InFlight::new(&seat), permit);
             let keep = move |_: &Frame<Bytes>| _ = &kept;
             Ok::<_, Infallible>(response.map(|body| body.inspect_frame(keep)))
@@ -224,13 +221,11 @@ pub(crate) async fn serve(
     unless_evicted(talk, &mut evicted).await;
 }
 
-/// The body of a request. While the handler waits for more data from the client, the connection
-/// counts as idle.
+/// The body of a request. While the handler waits for more data, the connection counts as idle.
 #[derive(Debug)]
 struct RequestBody {
     body: Incoming,
     seat: Arc<ConnectionPermit>,
-    /// The start of the request.
     since: Instant,
 }
 
@@ -260,7 +255,7 @@ impl HttpBody for RequestBody {
 #[derive(Debug)]
 pub(crate) struct MinRateStream<S> {
     stream: S,
-    /// The deadline, and the bytes that the reader must still accept before the deadline.
+    /// The deadline, and the bytes that the reader must accept before the deadline.
     due: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
@@ -269,7 +264,7 @@ impl<S> MinRateStream<S> {
         Self { stream, due: None }
     }
 
-    /// Checks the result of a write of `bytes` bytes against the minimum rate.
+    /// Checks the result of a write against the minimum rate.
     fn judge(
         &mut self,
         context: &mut Context<'_>,
@@ -352,7 +347,6 @@ mod tests {
 
     use super::*;
 
-    /// Runs a test with a paused clock.
     fn run(test: impl Future<Output = ()>) {
         let runtime = Builder::new_current_thread()
             .enable_all()
@@ -367,7 +361,7 @@ mod tests {
             let (stream, mut reader) = duplex(1024);
             let mut paced = MinRateStream::new(stream);
             let begun = tokio::time::Instant::now();
-            // The reader accepts 512 bytes every 2.5 s, which is below the minimum rate.
+            // 512 bytes every 2.5 s are less than the minimum rate.
             tokio::spawn(async move {
                 loop {
                     sleep(WRITE_WAIT / 4).await;

@@ -1,10 +1,9 @@
 //! Follows the bytes of a TCP connection or of a UDP flow. Pure: packets in, segments out.
 //!
-//! TCP: the sequence numbers order the bytes of each direction. Bytes that were seen before are
-//! dropped. A segment after a hole waits until the hole is filled, or until the other side
-//! acknowledges the bytes of the hole: then the recorder missed these bytes. The result has at most
-//! [`BYTES_MAX`] bytes. If the waiting segments of both directions need more memory than that, the
-//! holes of the direction of the newest segment count as missed bytes.
+//! Sequence numbers order the bytes of each TCP direction. A segment after a hole waits until the
+//! hole is filled, or until the other side acknowledges the hole: then the recorder missed these
+//! bytes. If the waiting segments of both directions need more than [`BYTES_MAX`] bytes of memory,
+//! the holes of the newest segment's direction count as missed bytes.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -34,7 +33,7 @@ pub(crate) struct Segment {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SegmentBytes {
     Seen(Vec<u8>),
-    /// This number of bytes was not seen, or was cut off by a snap length.
+    /// Number of bytes that were not seen, or that a snap length cut off.
     Missing(u64),
 }
 
@@ -52,23 +51,22 @@ pub(crate) struct Conversation {
     /// FIN or RST was seen.
     pub(crate) has_end: bool,
     pub(crate) segments: Vec<Segment>,
-    /// Number of bytes from the client and from the server, missing bytes included.
+    /// Bytes from the client and from the server, missing bytes included.
     pub(crate) totals: [u64; 2],
     pub(crate) is_truncated: bool,
-    /// Number of bytes in `segments`, without missing bytes.
+    /// Bytes in `segments`, without missing bytes.
     kept: usize,
-    /// Memory of the segments that wait, bytes.
+    /// Memory of the waiting segments, bytes.
     waiting: usize,
     sides: [Side; 2],
 }
 
-/// One direction of a connection. Positions count bytes from the start of the direction. If no SYN
-/// was seen before the first data, positions count from the first seen byte.
+/// One direction of a connection. Positions count bytes from the start of the direction, or from
+/// the first seen byte if no SYN was seen before the first data.
 #[derive(Debug, Default)]
 struct Side {
-    /// The sequence number of SYN.
     syn: Option<u32>,
-    /// Sequence number and position of the next byte; `None`: nothing is known.
+    /// Sequence number and position of the next byte; `None`: unknown.
     next: Option<(u32, i64)>,
     /// Position after the last byte that the other side acknowledged.
     acknowledged: i64,
@@ -88,13 +86,12 @@ struct WaitingSegment {
 }
 
 impl WaitingSegment {
-    /// Bytes in memory. A segment without captured payload also takes memory.
+    /// Bytes in memory, also for a segment without captured payload.
     fn memory(&self) -> usize {
         size_of::<Self>() + self.data.len()
     }
 }
 
-/// Fields of a TCP header.
 struct TcpPacket {
     flags: u8,
     seq: u32,
@@ -102,7 +99,6 @@ struct TcpPacket {
 }
 
 impl Conversation {
-    /// The conversation that contains the packet `asked`.
     pub(crate) fn new(asked: PacketId) -> Self {
         Self {
             asked,
@@ -171,8 +167,7 @@ impl Conversation {
         !(self.is_truncated && self.has_asked)
     }
 
-    /// Ends the conversation. Adds the waiting segments and the missing bytes before them to the
-    /// result. If the result has segments, the acknowledged missing bytes at the end follow.
+    /// Ends the conversation: adds the waiting segments, and the missing bytes before each segment.
     pub(crate) fn finish(&mut self) {
         for side in 0..2 {
             self.give_waiting(side, i64::MAX);
@@ -192,7 +187,6 @@ impl Conversation {
         }
     }
 
-    /// Whether the packet that was asked for is in the conversation.
     pub(crate) fn has_asked(&self) -> bool {
         self.has_asked
     }
@@ -206,7 +200,7 @@ impl Conversation {
             self.has_start = true;
         }
         self.has_end |= tcp.flags & (FIN | RST) != 0;
-        // The other side's bytes come first, because this packet acknowledges them.
+        // The other side's bytes first, because this packet acknowledges them.
         if tcp.flags & ACK != 0 && tcp.flags & RST == 0 {
             self.acknowledge(1 - side, tcp.ack);
         }
@@ -225,7 +219,6 @@ impl Conversation {
         }
     }
 
-    /// Puts a segment at its position.
     fn place(&mut self, side: usize, at: i64, piece: WaitingSegment) {
         let own = &mut self.sides[side];
         let Some((_, position)) = own.next else {
@@ -254,8 +247,7 @@ impl Conversation {
         }
     }
 
-    /// Handles an acknowledgement: the other side has received all bytes of `side` before the
-    /// sequence number `ack`.
+    /// The other side has received all bytes of `side` before the sequence number `ack`.
     fn acknowledge(&mut self, side: usize, ack: u32) {
         let own = &mut self.sides[side];
         let Some((next, position)) = own.next else {
@@ -266,8 +258,8 @@ impl Conversation {
         self.give_waiting(side, at);
     }
 
-    /// Adds waiting segments of `side` to the result, up to the next hole. A hole that ends at or
-    /// before the position `acknowledged` counts as missing bytes.
+    /// Adds waiting segments of `side` to the result. Stops at a hole that ends after the position
+    /// `acknowledged`. Other holes count as missing bytes.
     fn give_waiting(&mut self, side: usize, acknowledged: i64) {
         loop {
             let own = &mut self.sides[side];
@@ -314,7 +306,6 @@ impl Conversation {
         self.push(side, stamp_ns, id, SegmentBytes::Missing(missing));
     }
 
-    /// Moves the next position of a direction.
     fn advance(&mut self, side: usize, bytes: u64) {
         self.totals[side] += bytes;
         if let Some((next, position)) = &mut self.sides[side].next {
@@ -354,7 +345,6 @@ fn tcp_of(parsed: &Parsed, data: &[u8]) -> Option<TcpPacket> {
     })
 }
 
-/// An end of a flow as text.
 pub(crate) fn end_text(end: Option<SocketAddr>) -> String {
     end.map_or_else(String::new, |end| {
         FlowEndpoint {
@@ -390,7 +380,7 @@ mod tests {
         bytes
     }
 
-    /// Follows packets, whose IDs are their numbers. Bytes after `captured` are cut off.
+    /// Follows packets, whose IDs are their indexes. Bytes after `captured` are cut off.
     fn followed(asked: u64, captured: usize, sent: &[Sent<'_>]) -> Conversation {
         let mut conversation = Conversation::new(PacketId(asked));
         for (number, sent) in (0..).zip(sent) {
@@ -463,7 +453,8 @@ mod tests {
         let conversation = followed(0, usize::MAX, &one);
         assert_eq!(text(&conversation), ">ab >-3 >fg <ok >-3 >kl");
         assert_eq!(conversation.totals, [12, 2]);
-        // Bytes at the end that only the other side saw. FIN takes a number, but is no byte.
+        // Bytes at the end that only the other side saw. FIN uses a sequence number, but is no
+        // byte.
         let end = [
             (true, SYN, 99, 0, &b""[..]),
             (true, ACK, 100, 1, b"ab"),
@@ -504,7 +495,7 @@ mod tests {
     fn memory_is_bounded() {
         let large = vec![b'x'; 1400];
         let mut sent: Vec<Sent<'_>> = vec![(true, SYN, 0, 0, b"")];
-        // Each second segment is missing.
+        // Every second segment is missing.
         sent.extend((0..1600).map(|number| (true, ACK, 1 + 2800 * number, 1, &large[..])));
         let conversation = followed(0, usize::MAX, &sent);
         assert!(conversation.is_truncated && conversation.kept <= BYTES_MAX);

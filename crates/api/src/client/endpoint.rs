@@ -37,13 +37,13 @@ pub enum Endpoint {
     Url(Url),
 }
 
-/// `https://HOST[:PORT]`, or `http://HOST[:PORT]`, which [`super::Client`] accepts only for this
-/// machine. Behind a proxy, a path prefix may follow.
+/// `https://HOST[:PORT]` or `http://HOST[:PORT]`, and a path prefix if the recorder is behind a
+/// proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
     is_tls: bool,
     authority: Authority,
-    /// The path prefix, without a slash at its end; empty: no prefix.
+    /// Path prefix without a trailing slash; may be empty.
     prefix: String,
 }
 
@@ -102,7 +102,6 @@ impl Url {
         self.authority.port_u16().unwrap_or(default)
     }
 
-    /// Whether the host is `localhost` or a loopback address.
     pub(super) fn is_loopback(&self) -> bool {
         let host = self.host();
         let is_address = |address: IpAddr| address.is_loopback();
@@ -116,7 +115,7 @@ impl Url {
 }
 
 impl Endpoint {
-    /// The value of the header `Host`.
+    /// Value of the header `Host`.
     pub(super) fn authority(&self) -> &str {
         match self {
             Self::Socket(_) => "localhost",
@@ -124,7 +123,6 @@ impl Endpoint {
         }
     }
 
-    /// The path before the paths of the API.
     pub(super) fn prefix(&self) -> &str {
         match self {
             Self::Socket(_) => "",
@@ -132,7 +130,7 @@ impl Endpoint {
         }
     }
 
-    /// The reason of a failed connection, and the remedy if one is known.
+    /// The reason of a failed connection, and its remedy if known.
     pub(super) fn advice(&self, error: &io::Error) -> String {
         let what = match (self, error.kind()) {
             (Self::Socket(_), ErrorKind::NotFound) => {
@@ -169,8 +167,8 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Makes the target of a request: a path of `parts`, and a query string of `parameters`, which are
-/// names and values. Parts and values are percent-encoded (RFC 3986, section 2.1), names are not.
+/// Makes the target of a request from path `parts` and from the names and values in `parameters`.
+/// Parts and values are percent-encoded (RFC 3986, section 2.1), names are not.
 #[must_use]
 pub fn target(parts: &[&str], parameters: &[(&str, &str)]) -> String {
     let mut target = String::new();

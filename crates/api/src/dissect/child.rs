@@ -1,5 +1,4 @@
-//! Runs a child process: feeds its stdin, reads its stdout and stderr, and kills a child that takes
-//! too long or writes too much. One thread waits for all three pipes.
+//! Runs a child process with limits of time and output. One thread serves the child's three pipes.
 
 use std::{
     io::{self, Read, Write},
@@ -22,12 +21,11 @@ pub(super) struct ChildLimits {
     pub(super) output_bytes: usize,
 }
 
-/// Maximum number of bytes of stderr that are kept. Earlier bytes are dropped.
+/// Maximum number of bytes of stderr that are kept: the last bytes.
 const ERRORS_BYTES_MAX: usize = 4 << 10;
-/// Interval at which a cancelled run is noticed.
+/// Maximum interval between checks whether the run was cancelled.
 const CANCEL_CHECK_PERIOD: Duration = Duration::from_millis(100);
 
-/// The output of a child that has ended.
 #[derive(Debug)]
 pub(super) struct ChildOutput {
     pub(super) status: ExitStatus,
@@ -36,7 +34,6 @@ pub(super) struct ChildOutput {
     pub(super) stderr: String,
 }
 
-/// Why a child has no output.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChildError {
     #[error("it took longer than {} s", .0.as_secs())]
@@ -54,14 +51,14 @@ struct KilledChild(Child);
 
 impl Drop for KilledChild {
     fn drop(&mut self) {
-        // If the child has ended and was waited for, both calls do nothing.
+        // Both calls do nothing if the child has ended and was waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Runs a child until it ends. Kills the child if it exceeds a limit or `is_cancelled` returns
-/// true.
+/// Runs a child until it ends. Kills the child at a limit, on an error, or if `is_cancelled`
+/// returns true.
 pub(super) fn run(
     command: &mut Command,
     input: &[u8],

@@ -1,4 +1,4 @@
-//! Details of packets as Wireshark shows them: by Wireshark's `sharkd`, in a sandbox.
+//! Details of packets as Wireshark shows them, from Wireshark's `sharkd` in a sandbox.
 //!
 //! | file | contents |
 //! |---|---|
@@ -6,9 +6,9 @@
 //! | `child.rs` | the recorder: pipes to the child, with limits of time and output |
 //! | `sharkd.rs` | requests to `sharkd`, and the tree in its answer |
 //!
-//! `sharkd` comes with `tshark`. It gives the tree with byte ranges in each data source, for
-//! example in reassembled TCP segments; tshark's formats do not say which source a range is in. The
-//! packets reach the child through a pipe. So the child needs no access to capture files.
+//! `sharkd` says in which data source a byte range is, for example in reassembled TCP segments.
+//! tshark's formats do not. The packets reach the child through a pipe, so the child needs no
+//! access to capture files.
 
 mod child;
 mod sandbox;
@@ -31,8 +31,7 @@ use crate::{
     problem::{Cause, Problem},
 };
 
-/// Paths at which `sharkd` may be installed. `PATH` is not searched, because the recorder may run
-/// as root.
+/// Paths of `sharkd`. `PATH` is not searched, because the recorder may run as root.
 const PROGRAMS: [&str; 2] = ["/usr/bin/sharkd", "/usr/local/bin/sharkd"];
 const LIMITS: ChildLimits = ChildLimits {
     time: Duration::from_secs(10),
@@ -42,8 +41,7 @@ const LIMITS: ChildLimits = ChildLimits {
 /// Starts dissectors.
 #[derive(Debug, Clone)]
 pub struct Dissector {
-    /// The file of the program `retroscope`. Its hidden command `sandbox` restricts its process,
-    /// then executes `sharkd`.
+    /// The path of the program `retroscope`, whose hidden command `sandbox` executes `sharkd`.
     launcher: PathBuf,
 }
 
@@ -64,8 +62,8 @@ impl Dissector {
     /// Dissects `packets`, and returns the details of the packet with this index.
     ///
     /// # Errors
-    /// 501: `sharkd` is not installed, or the machine does not permit the sandbox. 504: for
-    /// example, `sharkd` reached a limit. 500: for example, the child process cannot be started.
+    /// 501: `sharkd` is not installed, or the sandbox cannot be set up. 504: for example, `sharkd`
+    /// reached a limit. 500: for example, the child process cannot be started.
     pub(crate) fn frame(
         &self,
         packets: &[KeptPacket],
