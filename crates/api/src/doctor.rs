@@ -1,5 +1,4 @@
-//! Findings of `retroscope doctor`: the program inspects the machine, and the API serves the
-//! findings.
+//! Findings of `retroscope doctor` about the machine, which the API serves too.
 
 use std::{fmt, sync::Arc};
 
@@ -71,7 +70,7 @@ impl Finding {
         }
     }
 
-    /// A finding like this, but about an interface.
+    /// The same finding, about an interface.
     #[must_use]
     pub fn on(self, interface: &str) -> Self {
         Self {
@@ -108,11 +107,11 @@ impl DoctorReport {
     }
 }
 
-/// Inspects the interfaces with these names, or all interfaces if the list is empty. Error: an
-/// interface does not exist, or the system does not provide the facts.
+/// Inspects the interfaces with these names; empty: all interfaces. Error: an interface does not
+/// exist, or the system does not provide the facts.
 type InspectMachine = dyn Fn(&[String]) -> Result<DoctorReport, String> + Send + Sync;
 
-/// The function that inspects the machine. Any thread may call the function.
+/// Inspects the machine. Any thread may call this function.
 #[derive(Clone)]
 pub struct Doctor(pub Arc<InspectMachine>);
 

@@ -36,7 +36,6 @@ impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Json<T> {
     }
 }
 
-/// A JSON body of a request, with a larger size limit than [`Json`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LargeJson<T>(pub(crate) T);
 
@@ -63,7 +62,6 @@ async fn read<T: DeserializeOwned>(request: Request, bytes_max: usize) -> Result
     let length = parts.headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if length.is_some_and(|length| length > bytes_max) {
-        // Refuse the body before reading any data.
         return Err(too_large());
     }
     let body = Limited::new(body, bytes_max).collect();
@@ -86,13 +84,11 @@ async fn read<T: DeserializeOwned>(request: Request, bytes_max: usize) -> Result
     })
 }
 
-/// Fields of earlier versions with their new names. The table of new names in CHANGELOG.md also has
-/// these names.
+/// Fields of earlier versions with their new names, as in the table of CHANGELOG.md.
 const RENAMED: &[(&str, &str)] = &[("expression", "filter"), ("filter", "dump")];
 
-/// A sentence with the new name of the unknown field in an error of serde. `None`: the error names
-/// no unknown field, the field was not renamed, or a body of this kind has no field of the new
-/// name.
+/// Names the new name of an unknown field in an error of serde. `None`: the error is not about a
+/// renamed field of this body.
 fn renamed(error: &str) -> Option<String> {
     let (field, expected) = error.strip_prefix("unknown field `")?.split_once('`')?;
     let (old, new) = RENAMED.iter().find(|(old, _)| *old == field)?;
@@ -139,8 +135,7 @@ impl<T: Serialize> Json<T> {
     }
 }
 
-/// The text of an answer, with a permit. The connection drops both when it has sent the text, or
-/// when the client disconnects.
+/// The text of an answer. The connection drops the permit together with the text.
 struct KeptText {
     text: Vec<u8>,
     _permit: ConcurrencyPermit,
@@ -152,7 +147,7 @@ impl AsRef<[u8]> for KeptText {
     }
 }
 
-/// The condition that a request sets by `If-Match` or `If-None-Match`.
+/// The condition from `If-Match` or `If-None-Match`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Precondition {
     /// Neither header.
@@ -166,8 +161,6 @@ pub(crate) enum Precondition {
 }
 
 impl Precondition {
-    /// Reads the condition from the headers of a request.
-    ///
     /// # Errors
     ///
     /// 400: both headers are given, a header is given twice, or a value is neither `*` nor, for
@@ -196,7 +189,7 @@ impl Precondition {
         }
     }
 
-    /// The condition of a change of an existing object.
+    /// The condition for a change of an existing object.
     ///
     /// # Errors
     ///
@@ -228,7 +221,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for QueryParams<T> {
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         let query = Query::try_from_uri(&parts.uri);
         let Query(value) = query.map_err(|error| {
-            // The outer error does not give the reason. Its source is the error of serde.
+            // The source of this error, the error of serde, gives the reason.
             let why = std::error::Error::source(&error)
                 .map_or_else(|| error.to_string(), ToString::to_string);
             Problem::malformed(format!("invalid query string: {why}"))
@@ -244,7 +237,7 @@ pub(crate) fn list(text: Option<&str>) -> Vec<String> {
     parts.map(str::to_owned).collect()
 }
 
-/// No parameters: the operation refuses every query parameter.
+/// The operation refuses every query parameter.
 #[derive(Debug, Clone, Copy, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NoQuery {}
@@ -267,7 +260,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathPar
 /// Maximum number of bytes of the name of a rule or pin, and of an `Idempotency-Key`.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 
-/// Refuses an invalid name of a rule or pin, and an `Idempotency-Key` of invalid length.
+/// Refuses an invalid name of a rule or pin, and an invalid `Idempotency-Key`.
 pub(crate) fn check_name(name: &str) -> Result<(), Problem> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(Problem::invalid(format!(

@@ -83,7 +83,7 @@ impl FlowPackets<'_> {
     }
 
     /// Gives the packets of the flow of `packet` to `look`, in order, until `look` returns false.
-    /// If `packet` is a fragment, `look` also gets all fragments between the two hosts. `None`: the
+    /// For a fragment, `look` also gets fragments of other flows between the two hosts. `None`: the
     /// visible bytes of the packet have no IP header.
     pub(crate) fn flow(
         self,
@@ -143,8 +143,8 @@ fn belongs(seen: &QueriedPacket<'_>, flow: Option<&FlowKey>, fragments: bool) ->
     is_same || fragments && fragment_of(&parsed).is_some()
 }
 
-/// The filter for packets between the hosts of a packet. The filter expects as many VLAN tags as
-/// the packet has, but at most two.
+/// The filter for packets between the hosts of a packet, with as many VLAN tags as the packet has,
+/// but at most two.
 fn between_hosts(parsed: &Parsed) -> Option<String> {
     let ip = parsed.network?;
     let hosts = format!("(host {} and host {})", ip.src, ip.dst);

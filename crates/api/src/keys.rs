@@ -10,11 +10,9 @@ use sha2::{Digest, Sha256};
 
 use crate::problem::Problem;
 
-/// Number of remembered keys. The recorder also remembers 256 keys of triggers without a rule, each
-/// with its dump.
+/// Number of remembered keys.
 const KEPT: usize = 256;
 
-/// The last keys, each with a hash of its request.
 #[derive(Debug, Default)]
 pub(crate) struct IdempotencyKeys(Mutex<VecDeque<(String, [u8; 32])>>);
 
@@ -24,8 +22,8 @@ impl IdempotencyKeys {
     }
 
     /// Reserves a key for a request, whose text is `of`. Returns whether the key is new. Check and
-    /// reservation are one step: if two clients use one key for different requests at the same
-    /// time, the second client is refused.
+    /// reservation are one step: of two clients with the same key and different requests, one is
+    /// refused.
     ///
     /// # Errors
     ///
@@ -75,8 +73,7 @@ mod tests {
         assert_eq!(keys.lock().len(), KEPT);
     }
 
-    /// If several clients use one key for different requests at the same time, exactly one client
-    /// gets the key.
+    /// Of several clients with the same key and different requests, exactly one gets the key.
     #[test]
     fn one_of_many_has_a_key() {
         let keys = IdempotencyKeys::default();

@@ -10,12 +10,12 @@
 //! | network, other sockets | seccomp: no `socket`; Landlock's TCP rights and scopes in addition |
 //! | other processes | seccomp: no `fork`, `kill`, `ptrace`, `F_SETOWN`; `prlimit64` only reads |
 //! | the recorder's descriptors | `close_range`: leaves three pipes and a sealed packet file |
-//! | memory, processor, files | resource limits, lowest priority, first victim of the OOM killer |
+//! | memory, processor, files | resource limits, lowest priority, preferred by the OOM killer |
 //! | many threads | a limit for the threads of the user; root has no such limit |
 //! | capabilities | dropped, and `no_new_privs` |
 //!
-//! If a restriction cannot be set, the program does not run. Two restrictions are optional: the
-//! rank for the OOM killer, and Landlock rights that the kernel does not know yet.
+//! The program does not run without these restrictions. Exceptions: the rank for the OOM killer,
+//! and Landlock rights that the kernel does not know yet.
 
 use std::{
     ffi::OsString,
@@ -50,8 +50,8 @@ const PACKETS_DESCRIPTOR: i32 = 3;
 /// Maximum number of bytes of the file with the packets.
 pub(super) const PACKETS_BYTES_MAX: u64 = 16 << 20;
 
-/// Limits for [`setrlimit`]: 1 GiB of address space, 10 s of processor time, no core dump, no
-/// locked memory, 64 descriptors, no writing to files.
+/// Limits for [`setrlimit`]: `As` in bytes, `Cpu` in seconds. With `Fsize` 0 the process cannot
+/// write to regular files.
 const LIMITS: [(Resource, u64); 6] = [
     (Resource::As, 1 << 30),
     (Resource::Cpu, 10),
@@ -61,11 +61,11 @@ const LIMITS: [(Resource, u64); 6] = [
     (Resource::Fsize, 0),
 ];
 
-/// Room for threads of the dissector: `RLIMIT_NPROC` is at least the present number of threads of
-/// the user plus this number. `sharkd` needs few threads.
+/// Room for the dissector's threads: `RLIMIT_NPROC` is at least the present number of threads of
+/// the user plus this number.
 const THREADS_MAX: u64 = 64;
-/// Smallest value for `RLIMIT_NPROC`, the limit of threads of the user. The kernel also counts
-/// threads in other containers of the same user, which `/proc` does not show.
+/// Smallest value for `RLIMIT_NPROC`. The kernel also counts threads in other containers of the
+/// same user, which `/proc` does not show.
 const THREADS_LEAST: u64 = 4096;
 
 /// Files and directories that the dissector may read: libraries, plug-ins and tables.
@@ -83,15 +83,14 @@ const READABLE: [&str; 10] = [
 ];
 /// Devices that libraries may read.
 const DEVICES: [&str; 2] = ["/dev/null", "/dev/urandom"];
-/// Directories that contain the dynamic loader (ld.so(8)). The dissector may execute their files,
-/// because the kernel executes the loader.
+/// Directories that contain the dynamic loader (ld.so(8)). Their files may be executed, because the
+/// kernel executes the loader.
 const LOADERS: [&str; 4] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
 
-/// Exit status of the child if a restriction could not be set or the program could not be executed.
-/// stderr has the reason.
+/// Exit status of the child after a failure of [`run`]. stderr has the reason.
 pub const UNPROTECTED: u8 = 117;
 
-/// Why the child cannot run the program.
+/// The reason of a failure of [`run`].
 #[derive(Debug)]
 pub struct SandboxError {
     what: &'static str,
@@ -120,7 +119,7 @@ impl<T, E: fmt::Display> OrRefuse<T> for Result<T, E> {
 
 /// Restricts this process for good, and replaces it by `program`. stdin begins with a file: its
 /// length, 8 bytes in little-endian order, and its bytes. The program reads this file at
-/// `/proc/self/fd/3`, and the rest of stdin. Returns only if something failed.
+/// `/proc/self/fd/3`, and the rest of stdin. Returns only after a failure.
 ///
 /// Call this at the start of a process with one thread: descriptors from 3 on are closed.
 #[must_use]
@@ -148,7 +147,7 @@ fn restrict(program: &Path) -> Result<(), SandboxError> {
     set_parent_process_death_signal(Some(Signal::KILL)).or_refuse("prctl(2)")?;
     std::env::set_current_dir("/").or_refuse("chdir(2)")?;
     packets_file().or_refuse("the packets cannot be stored")?;
-    // Not essential: the kernel may have no such file.
+    // Optional: a failure changes only the choice of the OOM killer.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     nice(19).or_refuse("nice(2)")?;
     let threads = threads_of_user().or_refuse("/proc")? + THREADS_MAX;
@@ -174,7 +173,7 @@ fn restrict(program: &Path) -> Result<(), SandboxError> {
 }
 
 /// Copies the file at the start of stdin into memory, as a descriptor that the program inherits.
-/// Leaves the bytes after the file in stdin for the program.
+/// Leaves the bytes after the file in stdin.
 fn packets_file() -> io::Result<()> {
     let flags = MemfdFlags::ALLOW_SEALING;
     let mut file = fs::File::from(memfd_create(c"packets", flags)?);
@@ -199,8 +198,7 @@ fn packets_file() -> io::Result<()> {
     Ok(())
 }
 
-/// Number of threads of this process's user. `RLIMIT_NPROC` limits the threads of all processes of
-/// the user together.
+/// Number of threads of this process's user, all processes together, as `RLIMIT_NPROC` counts.
 fn threads_of_user() -> io::Result<u64> {
     let user = getuid().as_raw().to_string();
     let mut threads = 0;
@@ -224,9 +222,8 @@ fn threads_of_user() -> io::Result<u64> {
     Ok(threads)
 }
 
-/// Restricts access to files by Landlock. The process may read [`READABLE`], [`DEVICES`] and
-/// `program`, and execute `program` and the files in [`LOADERS`]. Kernels without Landlock ABI 6 do
-/// not know some rights; the filter of system calls denies these too.
+/// Restricts access to files by Landlock. Kernels without Landlock ABI 6 do not know some rights.
+/// The filter of system calls denies these rights too.
 fn restrict_files(program: &Path) -> Result<(), SandboxError> {
     const LANDLOCK: &str = "Landlock";
     let ruleset = Ruleset::default()
@@ -264,8 +261,8 @@ fn restrict_files(program: &Path) -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// System calls that a dissector needs, with any arguments. A system call without a rule fails with
-/// `ENOSYS`, as on a kernel without the call, so that the C library uses an older call.
+/// Permitted system calls, with any arguments. A call without a rule fails with `ENOSYS`, as on a
+/// kernel without the call, so that the C library uses an older call.
 const ALLOWED: &[libc::c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_getres,
@@ -328,7 +325,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_writev,
 ];
 
-/// Further permitted system calls of x86-64. Newer architectures such as arm64 do not have these.
+/// Further permitted system calls of x86-64. arm64 does not have these calls.
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_HERE: &[libc::c_long] = &[
     libc::SYS_access,
@@ -343,14 +340,14 @@ const ALLOWED_HERE: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[libc::c_long] = &[];
 
-/// Permitted system calls that open a file, each with the index of the argument that has the flags.
+/// Permitted system calls that open a file, each with the index of its flags argument.
 #[cfg(target_arch = "x86_64")]
 const OPENING: &[(libc::c_long, u8)] = &[(libc::SYS_open, 1), (libc::SYS_openat, 2)];
 #[cfg(not(target_arch = "x86_64"))]
 const OPENING: &[(libc::c_long, u8)] = &[(libc::SYS_openat, 2)];
 
-/// Permitted commands of fcntl(2). `F_SETOWN` and `F_SETSIG` are forbidden: with them a process can
-/// send any signal to other processes of the user. Landlock prevents that only since Linux 6.12.
+/// Permitted commands of fcntl(2). With `F_SETOWN` and `F_SETSIG`, a process can send any signal to
+/// other processes of the user. Landlock prevents that only since Linux 6.12.
 const FCNTL_COMMANDS: [libc::c_int; 6] = [
     libc::F_DUPFD,
     libc::F_DUPFD_CLOEXEC,
@@ -371,7 +368,7 @@ fn system_calls() -> seccompiler::Result<BpfProgram> {
         SeccompCmpOp::MaskedEq(thread),
         thread,
     )?;
-    // prlimit64 may only read limits. With new limits, it could change the recorder's limits.
+    // With new limits, prlimit64 could change the recorder's limits.
     let only_reads = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
     let mut commands = Vec::new();
     for command in FCNTL_COMMANDS {
@@ -391,8 +388,7 @@ fn system_calls() -> seccompiler::Result<BpfProgram> {
         ),
         (libc::SYS_fcntl, commands),
     ];
-    // Files may be opened only for reading. Landlock does not check the access mode 3, and forbids
-    // truncation only since Linux 6.2.
+    // Landlock does not check the access mode 3, and forbids truncation only since Linux 6.2.
     let changes = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC;
     for (call, flags) in OPENING {
         let is_reading = SeccompCondition::new(

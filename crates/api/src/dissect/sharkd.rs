@@ -1,5 +1,5 @@
-//! Requests to `sharkd` and its answers: JSON-RPC, one object a line, since Wireshark 3.6. Answers
-//! are untrusted: the dissectors that made them read hostile packets.
+//! Requests to `sharkd` and its answers: JSON-RPC, one object a line. Answers are untrusted: the
+//! dissectors that made the answers read hostile packets.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
@@ -8,23 +8,22 @@ use utoipa::ToSchema;
 
 /// Maximum number of fields of a tree.
 const FIELDS_MAX: usize = 20_000;
-/// Maximum number of characters `{` in a tree, as an upper bound of its nodes. sharkd writes some
-/// 60 bytes a node, so 16 MiB of output have fewer nodes. The limit bounds the memory for a hostile
-/// answer of very many small nodes (`{}`).
+/// Maximum number of characters `{` in a tree, as an upper bound of its nodes, for a hostile answer
+/// of very many small nodes (`{}`). sharkd writes some 60 bytes a node, so 16 MiB of output have
+/// fewer nodes.
 const NODES_MAX: usize = 300_000;
 /// Maximum depth of a tree.
 const DEPTH_MAX: usize = 64;
 /// Maximum number of bytes of a label. Wireshark truncates labels at 240 bytes.
 const LABEL_BYTES_MAX: usize = 1024;
-/// Maximum number of bytes of a field's display filter. A longer filter is left out: the filter of
-/// a payload field contains the whole payload.
+/// Maximum number of bytes of a field's display filter. The filter of a payload field contains the
+/// whole payload.
 const FILTER_BYTES_MAX: usize = 256;
 /// Maximum number of data sources of a packet.
 const SOURCES_MAX: usize = 32;
 /// Maximum number of bytes that are kept of a data source from sharkd.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
 
-/// The details of a packet.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) sources: Vec<DataSource>,
@@ -101,7 +100,6 @@ impl FieldBody {
     }
 }
 
-/// The requests for the details of a frame of a file.
 pub(super) fn requests(file: &str, frame: usize) -> Vec<u8> {
     let load = json!({"jsonrpc": "2.0", "id": 1, "method": "load", "params": {"file": file}});
     let parameters = json!({"frame": frame, "proto": true, "bytes": true});
@@ -130,7 +128,6 @@ struct SourceNode {
     bytes: String,
 }
 
-/// A node of sharkd's tree: the members that the recorder uses.
 #[derive(Deserialize)]
 struct Node<'a> {
     #[serde(default)]
@@ -145,14 +142,14 @@ struct Node<'a> {
     g: bool,
     #[serde(default)]
     v: bool,
-    /// The child nodes as JSON text. [`TreeReader::fields`] parses one level at a time, so a deep
-    /// tree does not exhaust the stack.
+    /// The child nodes as JSON text, parsed one level at a time, so that a deep tree does not
+    /// exhaust the stack.
     #[serde(borrow)]
     n: Option<&'a RawValue>,
 }
 
-/// Reads the answers in sharkd's `output` to the [`requests`] for `packet`. `None`: the output is
-/// invalid or has no tree, or the tree has more than [`NODES_MAX`] characters `{`.
+/// Reads the answer to [`requests`] from sharkd's `output`. `None`: the output is invalid or has no
+/// tree, or the tree has more than [`NODES_MAX`] characters `{`.
 pub(super) fn answer(output: &[u8], packet: &[u8]) -> Option<Frame> {
     let text = String::from_utf8_lossy(output);
     let responses = text.lines().map(serde_json::from_str::<Response<'_>>);
@@ -290,8 +287,8 @@ mod tests {
         assert_eq!(frame.fields[0].label.len(), LABEL_BYTES_MAX);
     }
 
-    /// A tree of 100,000 levels, more than [`DEPTH_MAX`] and than serde_json reads recursively, is
-    /// refused or truncated. It does not exhaust the stack.
+    /// A tree that is too deep for serde_json's recursion is refused or truncated, and does not
+    /// exhaust the stack.
     #[test]
     fn a_deep_tree_is_cut() {
         let deep = 100_000;
