@@ -25,24 +25,20 @@ use crate::{
 /// A response header: pages of other origins, such as other ports of this machine, cannot embed the
 /// answer.
 const SAME_ORIGIN_RESOURCES: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
-/// A request header that browsers set (Fetch Metadata): whether the page that makes the request is
-/// from the API's origin, its site, or another site.
+/// A request header that browsers set (Fetch Metadata): whether the requesting page is from the
+/// API's origin, the API's site, or another site.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
-/// Maximum number of session cookies of a request that the API tries. A browser can have several
-/// cookies of the same name, from different proxies.
+/// Maximum number of session cookies of a request that the API tries. Proxies can give a browser
+/// several cookies of the same name.
 const COOKIES_MAX: usize = 4;
 
 /// How a request arrived.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Transport {
-    /// Over TCP.
     Tcp {
-        /// Whether the connection uses TLS.
         is_tls: bool,
-        /// The client's address and port.
         address: SocketAddr,
     },
-    /// Over a unix socket.
     Unix {
         /// The client's user and process; `None`: the client may not use the socket.
         peer: Option<Peer>,
@@ -59,7 +55,7 @@ impl Transport {
         }
     }
 
-    /// The client's host or user. Clients of one origin that need no token share an account.
+    /// The client's host or user. Clients of one origin that need no token share the request limit.
     fn origin(self) -> String {
         match self {
             Self::Tcp { address, .. } => address.ip().to_string(),
@@ -69,8 +65,8 @@ impl Transport {
     }
 }
 
-/// Middleware for all requests: checks host, origin, client and role, and takes a permit. Reports
-/// refusals that are about the client, and sets security headers.
+/// Middleware for all requests: admits or refuses a request, reports refusals that are about the
+/// client, and sets security headers.
 pub(crate) async fn guard(
     State(app): State<Arc<App>>,
     mut request: Request,
@@ -116,7 +112,7 @@ pub(crate) async fn guard(
         ));
     }
     let headers = response.headers_mut();
-    // The answers with the page's files already have a value.
+    // Answers with the page's files already have a value.
     let cached = headers.entry(header::CACHE_CONTROL);
     cached.or_insert(HeaderValue::from_static("no-store"));
     for (name, value) in [
@@ -130,8 +126,8 @@ pub(crate) async fn guard(
     response
 }
 
-/// Whether HEAD gets an empty answer without a run of GET's handler, because the handler reads the
-/// ring or the disk, inspects the machine, or waits for events.
+/// Whether HEAD gets an empty answer without GET's handler, because the handler reads the ring or
+/// the disk, inspects the machine, or waits for events.
 fn is_costly(request: &Request) -> bool {
     let path = request.extensions().get::<MatchedPath>();
     let path = path.map(MatchedPath::as_str).unwrap_or_default();
@@ -168,7 +164,7 @@ fn admit(app: &App, request: &Request, transport: Option<Transport>) -> Result<C
         let allowed = operations::methods(path);
         let why = format!("{} is not for {path}: use {allowed}", request.method());
         let problem = Problem::new(Cause::Method, why);
-        // Method names are always valid header values.
+        // Method names are valid header values.
         let problem = match HeaderValue::from_str(&allowed) {
             Ok(allowed) => problem.with(header::ALLOW, allowed),
             Err(_) => problem,
@@ -186,13 +182,12 @@ fn admit(app: &App, request: &Request, transport: Option<Transport>) -> Result<C
 
 /// Why a caller may not use an operation.
 pub(crate) enum Lack {
-    /// The caller's roles do not include the role of the operation.
     Role(Role),
-    /// The caller may see only a part of the packets, and the operation is not for such callers.
+    /// The token restricts which packets the caller may see, and the operation is not for such
+    /// callers.
     Packets,
 }
 
-/// Finds the reason why a caller may not use an operation.
 pub(crate) fn lack(operation: &Operation, caller: &Caller) -> Option<Lack> {
     match operation.role {
         Some(role) if !caller.may(role) => Some(Lack::Role(role)),
@@ -244,7 +239,7 @@ pub(crate) fn identify(
     Ok(Caller { address, ..caller })
 }
 
-/// The name of the cookie with a session: with the port that the browser uses, because browsers
+/// The name of the session cookie. It contains the port that the browser uses, because browsers
 /// send a cookie to all ports of a host.
 pub(crate) fn cookie_name(headers: &HeaderMap, is_tls: bool) -> String {
     let host = headers
@@ -258,7 +253,6 @@ pub(crate) fn cookie_name(headers: &HeaderMap, is_tls: bool) -> String {
     )
 }
 
-/// The values of the session's cookie.
 fn session_values(headers: &HeaderMap, is_tls: bool) -> Vec<&str> {
     let cookies = headers.get_all(header::COOKIE).iter();
     let cookies = cookies.filter_map(|value| value.to_str().ok());
@@ -276,8 +270,7 @@ fn session_values(headers: &HeaderMap, is_tls: bool) -> Vec<&str> {
 
 /// Finds the client of a session by the values of its cookie. A browser may attach the cookie to a
 /// request from a page of another origin. So a request must show, by `Sec-Fetch-Site` or `Origin`,
-/// that it is from a page of this origin. GET and HEAD may lack these headers, but are refused if
-/// `Sec-Fetch-Site` reports another origin.
+/// that it is from a page of this origin. GET and HEAD may lack both headers.
 fn resume(
     app: &App,
     method: &Method,
@@ -286,7 +279,7 @@ fn resume(
 ) -> Result<Caller, Denied> {
     let site = headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
     let is_reading = matches!(*method, Method::GET | Method::HEAD);
-    // The guard has refused every other `Origin`: `check_origin`.
+    // `check_origin` has refused every other `Origin`.
     let is_own = match site {
         Some(b"same-origin") => true,
         // The user entered the address, or opened a bookmark.
@@ -329,7 +322,7 @@ pub(crate) fn unauthenticated(why: &str) -> Problem {
     refuse(ASK, why)
 }
 
-/// Finds the client whose token is in the header `Authorization`.
+/// The client whose token is in the header `Authorization`.
 pub(crate) fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Denied> {
     let wrong = r#"Bearer realm="retroscope", error="invalid_token""#;
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
@@ -367,8 +360,8 @@ pub(crate) fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Den
         })
 }
 
-/// The host that a request was sent to. Refuses a host name that the API does not have. A page of
-/// another site can make its own name resolve to this machine (DNS rebinding), but no other name.
+/// The host that a request was sent to. Refuses unknown host names: a page of another site can make
+/// its own name resolve to this machine (DNS rebinding), but no other name.
 fn check_host(uri: &Uri, headers: &HeaderMap, hosts: &[String]) -> Result<Authority, Problem> {
     let mut given = headers.get_all(header::HOST).iter();
     let (given, more) = (given.next(), given.next());
@@ -404,8 +397,8 @@ fn check_host(uri: &Uri, headers: &HeaderMap, hosts: &[String]) -> Result<Author
     Ok(host)
 }
 
-/// Refuses requests from pages of other origins: RFC 6454. A name in `hosts` may be the name of a
-/// proxy that ends TLS. The scheme of the page's origin is then `https`.
+/// Refuses requests from pages of other origins: RFC 6454. A name in `hosts` may be that of a proxy
+/// that ends TLS, so the scheme of the page's origin may be `https`.
 fn check_origin(
     headers: &HeaderMap,
     is_tls: bool,

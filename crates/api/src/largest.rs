@@ -5,8 +5,8 @@ use std::{collections::HashMap, hash::Hash};
 /// Maximum number of keys that are tracked at the same time.
 const TRACKED_MAX: usize = 65_536;
 
-/// A number of packets and their bytes on the wire. `sent_bytes` are the bytes of packets that the
-/// key sent, if the key is an end of a flow.
+/// A number of packets and their bytes on the wire. `sent_bytes`: bytes that the key sent, if the
+/// key is an end of a flow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Volume {
     pub(crate) packets: u64,
@@ -49,7 +49,7 @@ impl Volume {
     }
 }
 
-/// Sums by key. If there are too many keys, at least the smaller half is dropped, and a dropped key
+/// Sums by key. If there are too many keys, the smaller half or more is dropped, and a dropped key
 /// starts again at zero. A reported sum is never too large, and too small by at most
 /// [`Self::uncertain`].
 #[derive(Debug)]
@@ -87,8 +87,8 @@ impl<K: Eq + Hash + Copy + Ord> Largest<K> {
         self.tracked.insert(key, volume);
     }
 
-    /// Drops the smaller half of the keys, or more. So at least `max / 2` new keys are added
-    /// between two calls, and the cost of one key is small.
+    /// Drops half of the keys or more. At least `max / 2` new keys follow before the next call, so
+    /// the cost per key is small.
     fn drop_smaller_half(&mut self) {
         let mut sizes: Vec<_> = self.tracked.values().map(|it| it.by(self.by)).collect();
         let middle = sizes.len() / 2;
@@ -98,8 +98,8 @@ impl<K: Eq + Hash + Copy + Ord> Largest<K> {
         let mut spare = self.tracked.len() / 2;
         self.tracked.retain(|_, volume| {
             let size = volume.by(by);
-            // The volumes of many keys may be equal to the median. Drop at most half of all keys
-            // for that reason.
+            // Many volumes may be equal to the median. Drop at most half of all keys for that
+            // reason.
             let stays = size > least || (size == least && spare == 0);
             if !stays {
                 spare = spare.saturating_sub(1);
@@ -111,7 +111,6 @@ impl<K: Eq + Hash + Copy + Ord> Largest<K> {
         self.uncertain = (self.uncertain.0 + bytes, self.uncertain.1 + packets);
     }
 
-    /// Upper bound of the bytes and packets that a reported sum may lack.
     pub(crate) fn uncertain(&self) -> (u64, u64) {
         self.uncertain
     }
@@ -148,7 +147,6 @@ mod tests {
         );
     }
 
-    /// Large keys are found among many small keys, and the reported bound holds.
     #[test]
     fn the_largest_survive_a_flood() {
         for by in [LargestBy::Bytes, LargestBy::Packets] {

@@ -13,9 +13,8 @@
 //! | `metrics`, `doctor` | metrics for Prometheus, and findings about the machine |
 //! | `client` | the client that the commands of `retroscope` use |
 //!
-//! The API calls functions of [`retroscope_recorder::RecorderHandle`] that any thread may call. The
-//! recorder does not know the API. The API speaks neither HTTP/2 nor HTTP/3: its requests gain
-//! nothing from several streams in one connection, and each protocol adds attack surface.
+//! The API calls functions of [`retroscope_recorder::RecorderHandle`] that any thread may call.
+//! HTTP/2 and HTTP/3 are not supported, because each protocol adds attack surface.
 #![forbid(unsafe_code)]
 
 mod app;
@@ -62,7 +61,7 @@ pub use tls::TlsFiles;
 pub use token::TokenLine;
 
 /// The result of a reload: a report, and whether anything changed. Error: the reason of the
-/// failure, after which usually nothing changed.
+/// failure.
 pub type Reloaded = Result<(String, bool), String>;
 
 /// Reads the configuration again. Any thread may call this function. A call may take long.
@@ -89,8 +88,7 @@ pub struct Services {
 /// The configuration of the page.
 #[derive(Debug, Clone, Copy)]
 pub struct Page {
-    /// Time without use after which a session ends. Requests, running queries and downloads count
-    /// as use; listening to events does not.
+    /// Time without use after which a session ends.
     pub idle: Duration,
     /// Time after its start at which a session ends.
     pub lifetime: Duration,
@@ -99,15 +97,14 @@ pub struct Page {
 /// The configuration of the API.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// Addresses for all operations. If these and `metrics` are empty, the API is off.
+    /// Addresses for all operations. The API is off if this list and `metrics` are empty.
     pub addresses: Vec<Address>,
     /// Addresses for `/metrics`, `/healthz` and `/readyz` only.
     pub metrics: Vec<Address>,
     /// Host names that requests may use in addition to IP addresses and `localhost`.
     pub hosts: Vec<String>,
     /// The token file. Required for TCP. Exception: loopback addresses in `addresses`, if there is
-    /// a page, and `addresses` has a unix socket. Clients of the socket can then make links that
-    /// log in to the page.
+    /// a page and `addresses` has a unix socket, whose clients can make links that log in.
     pub tokens: Option<PathBuf>,
     /// Settings of the page; `None`: no page and no sessions.
     pub page: Option<Page>,

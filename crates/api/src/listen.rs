@@ -52,7 +52,7 @@ pub(crate) enum Listener {
     Unix(UnixListener, SocketFile),
 }
 
-/// The open sockets of an API that is not served yet. Clients can connect and wait.
+/// The open sockets of an API that is not served yet. Clients can already connect.
 #[derive(Debug)]
 pub struct BoundApi {
     /// The sockets, each with the operations that it serves.
@@ -61,7 +61,7 @@ pub struct BoundApi {
     pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) hosts: Vec<String>,
     pub(crate) page: Option<Page>,
-    /// The URL of the page, for links that log in; `None`: there is no page at a TCP address.
+    /// The URL of the page, for links that log in; `None`: no TCP address has a page.
     pub(crate) page_url: Option<String>,
     pub(crate) say: Notifier,
 }
@@ -88,8 +88,8 @@ impl BoundApi {
             .map(|it| (it, "--api", RouteSet::All));
         let metrics = config.metrics.iter();
         let all = all.chain(metrics.map(|it| (it, "api.metrics", RouteSet::Metrics)));
-        // Without tokens, clients of a unix socket can make links that log in to the page at a
-        // loopback address.
+        // Without tokens, clients of a unix socket can make links that log in at a loopback
+        // address.
         let has_links =
             config.page.is_some() && config.addresses.iter().any(|address| !is_tcp(&address));
         let needs_tokens = |(address, _, part): &(&Address, &str, RouteSet)| match address {
@@ -178,7 +178,7 @@ impl BoundApi {
 }
 
 /// The URL of the page for a browser on this machine. With TLS, the host is the first name of
-/// `hosts`, if there is a name, because the certificate probably contains this name.
+/// `hosts`, if any, because the certificate probably contains this name.
 fn page_url(listeners: &[(Listener, RouteSet)], hosts: &[String]) -> Option<String> {
     let all = listeners.iter().filter(|(_, part)| *part == RouteSet::All);
     let (at, is_tls) = all
