@@ -7,8 +7,6 @@ use super::{
     families::{below, seconds},
 };
 
-/// Adds counters of the lines of alert sources and of the outcomes of alerts, and the delays of
-/// alerts.
 pub(super) fn alerts(exposition: &mut Exposition, status: &RecorderStatus) {
     let alerts = &status.alerts;
     let lines = &alerts.lines;

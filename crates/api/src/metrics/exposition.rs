@@ -7,14 +7,12 @@ use std::fmt::{Display, Write as _};
 /// Labels of a sample. Label names are constants of this crate; values may be any text.
 pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// The text of the metrics, to which callers add one family after another. A family without samples
-/// is left out.
+/// The text of the metrics. A family without samples is left out.
 #[derive(Debug)]
 pub(super) struct Exposition {
     text: String,
 }
 
-/// The kind of a metric family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MetricKind {
     Counter,
@@ -34,7 +32,6 @@ pub(super) struct Family<'a> {
 }
 
 impl MetricKind {
-    /// The suffix of a family's name in the text.
     fn suffix(self) -> &'static str {
         match self {
             Self::Counter => "_total",
@@ -51,22 +48,20 @@ impl Exposition {
         }
     }
 
-    /// A family of counters. `name` is without `_total`.
+    /// A family of counters.
     pub(super) fn counter(&mut self, name: &'static str, help: &'static str) -> Family<'_> {
         self.family(MetricKind::Counter, name, help)
     }
 
-    /// A family of gauges, which may grow and shrink.
     pub(super) fn gauge(&mut self, name: &'static str, help: &'static str) -> Family<'_> {
         self.family(MetricKind::Gauge, name, help)
     }
 
-    /// A family with constant texts as labels. `name` is without `_info`.
+    /// A family with constant texts as labels.
     pub(super) fn info(&mut self, name: &'static str, help: &'static str) -> Family<'_> {
         self.family(MetricKind::Info, name, help)
     }
 
-    /// A family of histograms.
     pub(super) fn histogram(&mut self, name: &'static str, help: &'static str) -> Family<'_> {
         self.family(MetricKind::Histogram, name, help)
     }
@@ -81,7 +76,6 @@ impl Exposition {
         }
     }
 
-    /// The complete text.
     pub(super) fn finish(self) -> String {
         self.text
     }
@@ -122,9 +116,8 @@ impl Family<'_> {
         }
     }
 
-    /// Adds a histogram. `buckets` has upper bounds in seconds, and the count of values between the
-    /// previous bound and this bound. The last bound is infinite. `sum` is the sum of all values in
-    /// seconds, if known.
+    /// Adds a histogram. `buckets` has upper bounds in seconds, the last infinite, and the count of
+    /// values between the previous bound and this bound. `sum` is in seconds.
     pub(super) fn add_histogram(
         &mut self,
         labels: Labels<'_>,
@@ -152,7 +145,6 @@ impl Family<'_> {
             .sample((name, "_count"), labels, &[], &count);
     }
 
-    /// Writes the head of a family before its first sample.
     fn begin(&mut self) {
         if std::mem::replace(&mut self.is_begun, true) {
             return;
@@ -171,7 +163,7 @@ impl Family<'_> {
     }
 }
 
-/// Appends the value of a label, with backslash, quote and line feed escaped.
+/// Appends a label value with backslash, quote and line feed escaped.
 fn escape(text: &mut String, value: &str) {
     for letter in value.chars() {
         match letter {

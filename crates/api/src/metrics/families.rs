@@ -9,19 +9,18 @@ use retroscope_recorder::{
 
 use super::{Process, exposition::Exposition};
 
-/// Maximum number of names that get a separate group from [`grouped`].
+/// Maximum number of names with separate groups from [`grouped`].
 pub(super) const SERIES_MAX: usize = 256;
 
-/// The label value for sources, modules, threads and rules without separate series.
+/// The label value for items without separate series.
 const OTHER: &str = "other";
 /// The label value for manual triggers.
 const MANUAL: &str = "manual";
 
-/// A counter of sources, modules or threads: name, help text, and value; `None`: unknown.
+/// Name, help text, and value of a counter; `None`: unknown.
 type Counter<T> = (&'static str, &'static str, fn(&T) -> Option<u64>);
 
-/// Groups items by name. Items with other names than the first [`SERIES_MAX`] names are in the
-/// group `other`.
+/// Groups items by name. Names after the first [`SERIES_MAX`] names are in the group `other`.
 fn grouped<T>(all: &[T], name: impl Fn(&T) -> &str) -> BTreeMap<String, Vec<&T>> {
     let mut groups: BTreeMap<String, Vec<&T>> = BTreeMap::new();
     for one in all {
@@ -32,8 +31,7 @@ fn grouped<T>(all: &[T], name: impl Fn(&T) -> &str) -> BTreeMap<String, Vec<&T>>
     groups
 }
 
-/// Adds counters for each group. If the value of one item is unknown, the value of its group is
-/// unknown.
+/// Adds counters for each group. A group with an unknown value has no sample.
 fn counters<T>(
     exposition: &mut Exposition,
     label: &str,
@@ -49,7 +47,6 @@ fn counters<T>(
     }
 }
 
-/// Metrics of the sources.
 pub(super) fn sources(exposition: &mut Exposition, sources: &[SourceSnapshot]) {
     let groups = grouped(sources, |source| &source.name);
     counters(
@@ -118,7 +115,6 @@ pub(super) fn sources(exposition: &mut Exposition, sources: &[SourceSnapshot]) {
     }
 }
 
-/// Metrics of the ring, its pins, the rules, the analyzer, and the counters of [`counts`].
 pub(super) fn ring(exposition: &mut Exposition, status: &RecorderStatus) {
     let ring = &status.ring;
     let (goal, limit) = status.history_goal.unzip();
@@ -189,7 +185,6 @@ pub(super) fn ring(exposition: &mut Exposition, status: &RecorderStatus) {
     counts(exposition, status);
 }
 
-/// Counters of the ring, the analyzer, clock steps, late packets and events, and inspection times.
 fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
     for (name, help, value) in [
         (
@@ -246,7 +241,6 @@ fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
     }
 }
 
-/// Metrics of the threads.
 pub(super) fn threads(exposition: &mut Exposition, threads: &[ThreadStatus]) {
     counters(
         exposition,
@@ -296,7 +290,6 @@ pub(super) fn threads(exposition: &mut Exposition, threads: &[ThreadStatus]) {
     }
 }
 
-/// Metrics of triggers, dumps and failed scripts.
 pub(super) fn dumps(exposition: &mut Exposition, status: &RecorderStatus) {
     // A user's rule may have the name `other` or `manual`. Its counts are then added to that
     // series.
@@ -383,7 +376,6 @@ pub(super) fn dumps(exposition: &mut Exposition, status: &RecorderStatus) {
         .add(&[], Some(status.scripts_failed));
 }
 
-/// Metrics of flows, if flows are counted, and of modules.
 pub(super) fn flows(exposition: &mut Exposition, status: &RecorderStatus) {
     if let Some(flows) = &status.flows {
         exposition
@@ -467,7 +459,6 @@ pub(super) fn flows(exposition: &mut Exposition, status: &RecorderStatus) {
     }
 }
 
-/// Metrics of the program and of its process.
 pub(super) fn process(exposition: &mut Exposition, process: &Process) {
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     exposition

@@ -1,10 +1,8 @@
 //! Metrics of a recorder for Prometheus and other monitoring systems.
 //!
 //! [`render`] is a pure function of its arguments. An unknown value is left out, and not written as
-//! `0`. Counters never decrease while the process lives, except for a rule that lost its separate
-//! series and was added again. The number of series is bounded: at most 256 sources, modules and
-//! rules each have separate series, and the rest is summed up as `other`.
-//! `docs/metrics-reference.md` lists all metrics.
+//! `0`. At most 256 sources, modules and rules each have separate series, and the rest is summed up
+//! as `other`. `docs/metrics-reference.md` lists all metrics.
 
 mod alerts;
 mod exposition;

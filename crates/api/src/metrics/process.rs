@@ -33,8 +33,8 @@ impl Process {
     }
 
     fn of(stat: &str, system: &str, ticks_per_second: u64, page_bytes: u64) -> Self {
-        // The program's name is in parentheses and may contain any character. Field 3 is the first
-        // field after the name.
+        // The program's name is in parentheses and may contain any character. Field 3 follows the
+        // name.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();

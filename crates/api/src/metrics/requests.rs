@@ -10,18 +10,17 @@ use std::{
 
 use super::exposition::Exposition;
 
-/// Requests and connections since the start. Any thread may use this.
+/// Requests and connections since the start.
 #[derive(Debug, Default)]
 pub struct Requests {
     /// Answers by status code.
     answers: Mutex<BTreeMap<u16, u64>>,
     /// Refusals by the last word of the problem's type.
     refusals: Mutex<BTreeMap<&'static str, u64>>,
-    /// Accepted connections, without the refused connections. A counter; its order with other
-    /// memory accesses does not matter.
+    /// Accepted connections. A counter; its order with other memory accesses does not matter.
     pub(crate) accepted: AtomicU64,
-    /// Connections that were refused because all connections were busy. A counter; its order with
-    /// other memory accesses does not matter.
+    /// Connections refused because all connections were busy. A counter; its order with other
+    /// memory accesses does not matter.
     pub(crate) turned_away: AtomicU64,
     /// Accepted connections that ended. A counter; its order with other memory accesses does not
     /// matter.
@@ -55,8 +54,8 @@ impl Requests {
             family.add(&[("type", kind)], Some(requests));
         }
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        // The number of ended connections is read first. So connections that start and end between
-        // the two reads usually do not make the difference too small.
+        // Read first, so that connections that start and end between the two reads rarely make the
+        // difference too small.
         let ended = of(&self.ended);
         let accepted = of(&self.accepted);
         exposition

@@ -46,7 +46,6 @@ fn hits(rule: Option<&str>, triggers: u64) -> RuleHits {
     }
 }
 
-/// The status of a recorder. The source's losses in the NIC are unknown.
 fn status() -> RecorderStatus {
     let mut ring = RingConfig::new(16 << 20, 1, 1);
     ring.prefault = false;
@@ -122,7 +121,6 @@ fn known() -> Process {
     }
 }
 
-/// Two answers, of which one is a refusal.
 fn requests() -> Requests {
     let requests = Requests::default();
     requests.add(200, None);
@@ -204,8 +202,8 @@ fn values_are_where_they_belong() {
     }
 }
 
-/// An unknown value has no series. If two sources have the same name and one value is unknown, the
-/// sum is unknown too.
+/// An unknown value has no series. If the value of one of two sources of the same name is unknown,
+/// the sum is unknown.
 #[test]
 fn what_is_unknown_is_absent() {
     let mut status = status();
@@ -250,8 +248,7 @@ fn what_is_unknown_is_absent() {
     );
 }
 
-/// Users choose the names of sources and rules. A name with any characters is escaped in the text,
-/// and cannot add other series.
+/// Users choose the names of sources and rules. Names are escaped and cannot add other series.
 #[test]
 fn hostile_names_are_only_names() {
     let names = [
@@ -323,8 +320,7 @@ fn thousands_of_sources_and_modules_have_a_bounded_number_of_series() {
     );
 }
 
-/// Checks a text by `promtool check metrics`, which parses the text format 0.0.4 and knows
-/// Prometheus' naming rules. Without promtool the check is skipped.
+/// Checks a text by `promtool check metrics`. Skipped without promtool.
 fn promtool(text: &str) {
     let child = Command::new("promtool")
         .args(["check", "metrics"])
@@ -402,8 +398,7 @@ fn table(text: &str) -> String {
     head.to_owned() + &rows.collect::<String>()
 }
 
-/// The page `docs/metrics-reference.md` lists all metrics. `UPDATE_GOLDEN=1 cargo test -p
-/// retroscope-api` writes the page.
+/// `UPDATE_GOLDEN=1 cargo test -p retroscope-api` writes the page `docs/metrics-reference.md`.
 #[test]
 fn the_documentation_lists_all_metrics() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics-reference.md");
