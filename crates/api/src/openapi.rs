@@ -1,5 +1,5 @@
 //! Parts of the OpenAPI document that are common to all operations. Operation IDs and roles are
-//! from the table of operations, so that the document always agrees with the table.
+//! from the table of operations.
 
 use utoipa::{
     Modify, PartialSchema, ToSchema,
@@ -20,10 +20,9 @@ use crate::{
     role::Role,
 };
 
-/// The name of the security scheme for tokens.
 const TOKEN: &str = "token";
 
-/// Adds the description, operation IDs, roles, the security scheme, and refusals to the document.
+/// Adds the common parts to the document.
 pub(crate) struct Common;
 
 impl Modify for Common {
@@ -90,7 +89,7 @@ fn discriminate(components: &mut Components) {
     components.schemas.insert(all.into_owned(), union);
 }
 
-/// The value that the schema prescribes for the property `by`: its only enum value.
+/// The value of the property `by`: its first enum value.
 fn kind_of(schema: &RefOr<Schema>, by: &str) -> Option<String> {
     match schema {
         RefOr::T(Schema::AllOf(all)) => all.items.iter().find_map(|part| kind_of(part, by)),
@@ -169,8 +168,8 @@ impl PartialSchema for Binary {
 
 impl ToSchema for Binary {}
 
-/// Removes Rust syntax from the document, which contains comments of the code: `None` becomes
-/// `null`, and a link to `A::b` becomes the name `A.b`.
+/// Removes Rust syntax from the document: `None` becomes `null`, and a link to `A::b` becomes the
+/// name `A.b`.
 pub(crate) fn without_rust(text: &str) -> String {
     let text = text.replace("`None`", "`null`");
     let mut parts = text.split("[`");

@@ -11,8 +11,8 @@ use crate::{app::App, guard::guard, openapi::Common, page, role::Role, routes};
 /// Whether a token with a filter or a snap length may use the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limited {
-    /// Yes: the operation shows only packets that the token may see. It may show counters of all
-    /// packets, as the status and the metrics do.
+    /// Yes: the operation shows only packets that the token may see, and perhaps counters of all
+    /// packets.
     May,
     /// No: the operation shows more than counters of all packets, or changes the recorder.
     MayNot,
@@ -23,7 +23,7 @@ pub(crate) enum Limited {
 pub(crate) struct Operation {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
-    /// The operation's name in the document, which generated clients use.
+    /// The operation's name in the document, for generated clients.
     pub(crate) id: &'static str,
     /// The required role; `None`: the guard does not identify the client.
     pub(crate) role: Option<Role>,
@@ -37,7 +37,7 @@ macro_rules! operations {
             $(Operation { method: Method::$name, path: $path, id: stringify!($id), role: $role, limited: Limited::$limited },)*
         ];
 
-        /// The OpenAPI document. [`Common`] adds the parts that are common to all operations.
+        /// The OpenAPI document.
         #[derive(OpenApi)]
         #[openapi(
             info(
@@ -113,7 +113,6 @@ pub(crate) fn find(method: &Method, path: &str) -> Option<&'static Operation> {
     served().find(|operation| operation.path == path && operation.method == method)
 }
 
-/// All operations, and the files of the page.
 fn served() -> impl Iterator<Item = &'static Operation> {
     OPERATIONS.iter().chain(page::OPERATIONS)
 }
@@ -137,7 +136,6 @@ pub(crate) enum RouteSet {
     Metrics,
 }
 
-/// The routes for monitoring systems.
 fn metrics() -> Router<Arc<App>> {
     Router::new()
         .route("/metrics", routing::get(routes::health::metrics))

@@ -1,8 +1,5 @@
 //! The page: files that are part of the program. The folder `page/` of the repository contains
-//! their source.
-//!
-//! The files are the same for everybody, so they need no token. All data comes from operations that
-//! check the client.
+//! their source. The files are the same for everybody, so the files need no token.
 
 use std::{
     io::{self, Write},
@@ -25,13 +22,13 @@ use crate::{
     operations::{Limited, Operation},
 };
 
-/// The value of `Content-Security-Policy`, which the guard adds to all of its answers: the browser
-/// may load scripts and styles from, and send requests to, only the API's origin.
+/// The value of `Content-Security-Policy`, which the guard adds to its answers. The browser may
+/// load scripts and styles from, and send requests to, only the API's origin.
 pub(crate) const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 macro_rules! assets {
     ($($path:literal $file:literal $kind:literal;)*) => {
-        /// The files as operations without a role. The OpenAPI document does not list the files.
+        /// The files as operations without a role, which the OpenAPI document does not list.
         pub(crate) const OPERATIONS: &[Operation] = &[$(Operation {
             method: Method::GET,
             path: $path,
@@ -94,8 +91,8 @@ impl Asset {
             }
         };
         set(header::ETAG, &tag);
-        // The browser asks each time whether the file has changed. So the browser does not use the
-        // page of an older program.
+        // The browser asks each time whether the file has changed, and so does not use the page of
+        // an older program.
         set(header::CACHE_CONTROL, "no-cache");
         set(header::VARY, "accept-encoding");
         if !is_known {
@@ -114,7 +111,7 @@ fn gzip(plain: &[u8]) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// Whether a client names gzip as an accepted coding: RFC 9110, section 12.5.3.
+/// Whether a client accepts gzip: RFC 9110, section 12.5.3.
 fn takes_gzip(request: &HeaderMap) -> bool {
     let values = request.get_all(header::ACCEPT_ENCODING).iter();
     let values = values.filter_map(|value| value.to_str().ok());
@@ -126,7 +123,6 @@ fn takes_gzip(request: &HeaderMap) -> bool {
     })
 }
 
-/// The routes of the page.
 pub(crate) fn routes() -> Router<Arc<App>> {
     OPERATIONS.iter().fold(Router::new(), |routes, operation| {
         routes.route(operation.path, routing::get(serve))
@@ -161,9 +157,7 @@ mod tests {
         }
     }
 
-    /// `index.html` names its files by relative paths, so it works below any path prefix. It
-    /// contains no URL with a host, and no inline script or style. All files of the page together
-    /// have at most 100,000 bytes of gzip.
+    /// The page must work below any path prefix of a proxy.
     #[test]
     fn the_page_refers_to_its_own_files_by_relative_paths() {
         let page = std::str::from_utf8(ASSETS[0].plain).unwrap();

@@ -1,4 +1,4 @@
-//! Scans of the packets in the ring. Some operations also scan packets in dumps. The answer is one
+//! Scans of the packets in the ring, and for some operations of packets in dumps. The answer is one
 //! JSON object, such as a list of packets.
 
 use std::sync::Arc;
@@ -20,8 +20,7 @@ use crate::{
     role::Role,
 };
 
-/// Cancels a query when dropped: for example with the request's future, because the client has
-/// disconnected.
+/// Cancels a query when dropped, for example because the client has disconnected.
 #[derive(Debug, Default)]
 struct CancelOnDrop(Cancel);
 
@@ -36,8 +35,8 @@ impl Drop for CancelOnDrop {
 pub(crate) struct PastScan {
     pub(crate) filter: Option<String>,
     pub(crate) stretch: TimeRangeBody,
-    /// Other settings of the query. [`Self::run`] sets the filter and the times, and restricts the
-    /// query to what the caller may see.
+    /// Other settings of the query. [`Self::run`] sets the filter, the times and the restrictions
+    /// of the caller.
     pub(crate) query: Query,
 }
 
@@ -82,10 +81,9 @@ impl From<&QueryReport> for ScanSummary {
 }
 
 impl PastScan {
-    /// Calls `look` with `state` for each matching packet in order, on a blocking thread. `look`
-    /// returns whether it needs more packets. `answer` gets the state, the verdict and the query,
-    /// and makes the body of the answer. The answer keeps the permit of a query until the answer is
-    /// sent.
+    /// Calls `look` with `state` for matching packets in order, on a blocking thread, until `look`
+    /// returns false. `answer` makes the body of the answer from the state, the verdict and the
+    /// query.
     pub(crate) async fn run<T: Send + 'static, B: Serialize>(
         self,
         app: Arc<App>,
@@ -122,8 +120,8 @@ impl PastScan {
     }
 }
 
-/// Runs `work` on a blocking thread, with a permit of `limit` that `work` may give to its answer.
-/// Cancels `work` if the client disconnects, or if its token or session ends.
+/// Runs `work` on a blocking thread, with a permit of `limit`. Cancels `work` if the client
+/// disconnects, or if its token or session ends.
 pub(crate) async fn run_cancellable(
     app: Arc<App>,
     caller: Caller,

@@ -32,17 +32,15 @@ macro_rules! causes {
         impl Cause {
             pub(crate) const ALL: &[Self] = &[$(Self::$cause),*];
 
-            /// The value of `type`.
             pub(crate) fn urn(self) -> &'static str {
                 match self { $(Self::$cause => $urn,)* }
             }
 
-            /// The value of `title`.
             pub(crate) fn title(self) -> &'static str {
                 match self { $(Self::$cause => $title,)* }
             }
 
-            /// The last word of `type`, as a label of the metrics.
+            /// The last word of `type`, for the metrics.
             pub(crate) fn word(self) -> &'static str {
                 let urn = self.urn();
                 urn.rsplit_once(':').map_or(urn, |(_, name)| name)
@@ -52,7 +50,7 @@ macro_rules! causes {
                 match self { $(Self::$cause => StatusCode::$status,)* }
             }
 
-            /// The case in which clients get this cause, for the OpenAPI document.
+            /// When clients get this cause, for the OpenAPI document.
             fn when(self) -> &'static str {
                 match self { $(Self::$cause => $when,)* }
             }
@@ -171,8 +169,7 @@ pub(crate) fn cause_schema() -> RefOr<Schema> {
 pub(crate) struct Problem {
     body: Box<ProblemBody>,
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// Whether the guard reports the refusal as an event. By default, only refusals of the causes
-    /// `Unauthenticated`, `Forbidden` and `Host` are reported.
+    /// Whether the guard reports the refusal as an event.
     is_reported: bool,
 }
 
@@ -234,12 +231,11 @@ impl Problem {
         Self::new(Cause::Internal, detail)
     }
 
-    /// The JSON object.
     pub(crate) fn into_body(self) -> ProblemBody {
         *self.body
     }
 
-    /// The JSON object, as it is sent.
+    /// The JSON object as text.
     pub(crate) fn text(&self) -> String {
         // Serializing a struct of strings, numbers and booleans cannot fail.
         serde_json::to_string(&self.body).unwrap_or_default()
@@ -282,8 +278,8 @@ impl Problem {
         self.with(header::RETRY_AFTER, seconds)
     }
 
-    /// Changes the status of a limit from 429 to 503, for a client that repeats a request only
-    /// after a 5xx.
+    /// Changes the status of a limit from 429 to 503, for a client that repeats requests only after
+    /// a 5xx.
     pub(crate) fn for_alertmanager(mut self) -> Self {
         if self.body.r#type == Cause::Limit {
             self.body.status = StatusCode::SERVICE_UNAVAILABLE.as_u16();
@@ -340,15 +336,14 @@ impl From<QueryError> for Problem {
 #[derive(Debug, Clone)]
 pub(crate) struct WhyRefused {
     pub(crate) reason: String,
-    /// The name of the refused client from [`Denied`]. `None`: the guard uses the name of the
-    /// client that it admitted, if any.
+    /// The name of the refused client. `None`: the guard uses the name of the client that it
+    /// admitted, if any.
     pub(crate) who: Option<Arc<str>>,
 }
 
 /// A refused request of a client whose name may be known.
 #[derive(Debug)]
 pub(crate) struct Denied {
-    /// The client's name, if it is known.
     pub(crate) who: Option<Arc<str>>,
     pub(crate) problem: Problem,
 }

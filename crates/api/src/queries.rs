@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Maximum number of queries, scans and similar work at the same time, of one account and of all
-/// accounts. So one account cannot use all permits.
+/// accounts.
 const RUNNING_MAX: (usize, usize) = (6, 12);
 /// Maximum number of timelines with peaks at the same time, of one account and of all accounts.
 /// Each timeline may read millions of packets.
@@ -30,22 +30,22 @@ const PEAKS_MAX: (usize, usize) = (6, 12);
 const FOLLOWING_MAX: (usize, usize) = (8, 16);
 /// Maximum number of listeners to events, of one account and of all accounts.
 const LISTENERS_MAX: (usize, usize) = (12, 24);
-/// Maximum number of requests that are being answered, of one account. The limit is half of the
-/// connections of an address, so that one account cannot keep all connections of an address busy.
+/// Maximum number of requests that are being answered, of one account: half of the connections of
+/// an address, so that one account cannot use all connections.
 const REQUESTS_MAX: (usize, usize) = (CONNECTIONS_MAX / 2, usize::MAX);
 /// Maximum number of packets whose details are made at the same time, of one account and of all
 /// accounts. Each packet may occupy a processor for 10 s.
 const DISSECTIONS_MAX: (usize, usize) = (2, 3);
 /// Maximum number of manual triggers at the same time, of one account and of all accounts. Each
-/// trigger may occupy a thread for seconds while its filter is compiled.
+/// trigger may occupy a thread while its filter is compiled.
 const TRIGGERS_MAX: (usize, usize) = (8, 16);
 /// Maximum number of queries whose states are kept.
 const KEPT: usize = 256;
 /// Time after which a refused client may try again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A limit of the work of one kind that runs at the same time, for one account and for all
-/// accounts.
+/// A limit of the concurrent work of one kind, for one account and for all accounts, so that one
+/// account cannot use all permits.
 #[derive(Debug)]
 pub(crate) struct ConcurrencyLimit {
     what: &'static str,
@@ -105,8 +105,8 @@ impl ConcurrencyLimit {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a permit. The refusal is 429 if the caller's account is at its limit, and 503 if all
-    /// permits are in use.
+    /// The refusal is 429 if the caller's account is at its limit, and 503 if all permits are in
+    /// use.
     pub(crate) fn take(self: &Arc<Self>, caller: &Caller) -> Result<ConcurrencyPermit, Problem> {
         let what = self.what;
         let mut taken = self.lock();
@@ -175,8 +175,8 @@ pub(crate) struct QueryRecord {
     cancel: Cancel,
 }
 
-/// A running query. A query that is dropped without [`Self::end`], because its thread failed, gets
-/// the state `failed`.
+/// A running query. Without [`Self::end`], because its thread failed, the query gets the state
+/// `failed`.
 #[derive(Debug)]
 pub(crate) struct RunningQuery {
     queries: Arc<Queries>,
@@ -184,7 +184,6 @@ pub(crate) struct RunningQuery {
 }
 
 impl RunningQuery {
-    /// Records the result of the query.
     pub(crate) fn end(self, outcome: Result<QueryReport, String>) {
         self.queries.end(&self.id, outcome);
     }
@@ -198,14 +197,13 @@ impl Drop for RunningQuery {
     }
 }
 
-/// The most recent queries.
 #[derive(Debug, Default)]
 pub(crate) struct Queries(Mutex<RecentQueries>);
 
 #[derive(Debug, Default)]
 struct RecentQueries {
     records: VecDeque<QueryRecord>,
-    /// [`Queries::cancel_all`] was called: new queries are cancelled at once.
+    /// [`Queries::cancel_all`] was called.
     is_over: bool,
 }
 
@@ -214,8 +212,8 @@ impl Queries {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a new query, which [`Self::cancel`] can end by means of `cancel`. After
-    /// [`Self::cancel_all`], the query is cancelled at once.
+    /// Records a new query, which `cancel` cancels. After [`Self::cancel_all`], the query is
+    /// cancelled at once.
     pub(crate) fn begin(
         self: &Arc<Self>,
         caller: &Caller,
@@ -233,8 +231,8 @@ impl Queries {
         if last.len() >= KEPT {
             // Records of running queries are kept. The concurrency limits bound their number.
             let is_done = |it: &QueryRecord| it.state != QueryState::Running;
-            // The oldest record of an ended query of the same client goes first, so that a client
-            // with very many queries does not displace the records of other clients.
+            // The oldest ended query of the same client goes first, so that a client with very many
+            // queries does not displace the records of other clients.
             let own = last
                 .iter()
                 .position(|it| is_done(it) && it.caller == caller.name);
@@ -255,7 +253,6 @@ impl Queries {
         Ok(RunningQuery { queries, id })
     }
 
-    /// Records the result of a running query.
     fn end(&self, id: &str, outcome: Result<QueryReport, String>) {
         let mut last = self.lock();
         let running = |it: &&mut QueryRecord| it.id == id && it.state == QueryState::Running;
@@ -275,7 +272,7 @@ impl Queries {
         }
     }
 
-    /// Finds a query of this caller. An admin finds queries of all callers.
+    /// Finds a query of this caller, or of any caller for an admin.
     pub(crate) fn find(&self, caller: &Caller, id: &str) -> Option<QueryRecord> {
         let last = self.lock();
         let found = last.records.iter().find(|it| it.id == id);
@@ -283,21 +280,20 @@ impl Queries {
         let mut found = found.filter(may).cloned()?;
         let report = found.report.as_mut().filter(|_| caller.is_restricted());
         if let Some(dumps) = report.and_then(|report| report.dumps.as_mut()) {
-            // A restricted caller may not see which dumps exist. A restricted admin can find the
-            // query of a client that may see the dumps.
+            // A restricted caller may not see which dumps exist, but a restricted admin can find
+            // the query of a client that may see the dumps.
             dumps.dumps.clear();
         }
         Some(found)
     }
 
-    /// Cancels a query of this caller, or of any caller if the caller is an admin. A running answer
-    /// then ends with the verdict of the packets that it contains. `false`: no such query.
+    /// Cancels a query of this caller, or of any caller for an admin. `false`: no such query.
     pub(crate) fn cancel(&self, caller: &Caller, id: &str) -> bool {
         let found = self.find(caller, id);
         found.inspect(|it| it.cancel.cancel()).is_some()
     }
 
-    /// Cancels all running queries, and each query that starts later at its start.
+    /// Cancels all queries that run or start later.
     pub(crate) fn cancel_all(&self) {
         let mut last = self.lock();
         last.is_over = true;
@@ -309,8 +305,6 @@ impl Queries {
 mod tests {
     use super::*;
 
-    /// An account at its own limit gets no further permits. Another account gets the remaining
-    /// permits.
     #[test]
     fn nobody_has_all_places() {
         for limit in [
@@ -383,7 +377,7 @@ mod tests {
         let record = found(&id);
         assert_eq!(record.state, QueryState::Failed);
         assert!(record.error.unwrap().contains("report this bug"));
-        // A query that ends and is then dropped keeps its first result.
+        // The second result of a query is ignored.
         let begun = begin();
         let id = begun.id.clone();
         begun.end(Err("the client has left".to_owned()));

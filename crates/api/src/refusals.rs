@@ -1,10 +1,10 @@
 //! Limits the reports about refused clients. A flood of refused requests must not fill the log or
 //! the disk, and must not displace other events.
 //!
-//! A period lasts about a minute from its first refusal on. For each of the first [`SOURCES_MAX`]
-//! sources of a period, the API reports the source's first refusal at once. The API counts the
-//! source's further refusals, and reports their sum after the period. The refusals of all other
-//! sources are only counted, in one sum. So a period has at most 2 × 16 + 1 reports.
+//! A period lasts about a minute from its first refusal on. The first refusal of each of the first
+//! [`SOURCES_MAX`] sources is reported at once. The sum of the source's further refusals is
+//! reported after the period, and one sum for all other sources. So a period has at most 2 × 16 + 1
+//! reports.
 
 use std::{
     collections::BTreeMap,
@@ -15,16 +15,15 @@ use std::{
 
 use retroscope_recorder::Refusal;
 
-/// Time for which refusals are summed up, from the first refusal on.
+/// Minimum length of a period.
 const PERIOD: Duration = Duration::from_secs(60);
 /// Maximum number of sources in a period with separate sums.
 const SOURCES_MAX: usize = 16;
 
-/// An address, and the name of a token or user if it is known. So a flood of unknown tokens from an
+/// An address, and the name of a token or user if known. So a flood of unknown tokens from an
 /// address does not hide the refusal of a known token from this address.
 type RefusalSource = (Option<IpAddr>, Option<String>);
 
-/// The refusals of the current period. Any thread may use this.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(Mutex<Period>);
 
@@ -32,16 +31,13 @@ pub(crate) struct Refusals(Mutex<Period>);
 struct Period {
     /// Time of the first refusal; `None`: no refusal yet.
     since: Option<Instant>,
-    /// By source, the sum of the source's refusals after its first refusal, which was reported at
-    /// once.
+    /// By source, the sum of the source's refusals after its first refusal.
     sources: BTreeMap<RefusalSource, Option<Refusal>>,
-    /// Sum of the refusals of all other sources.
     others: Option<Refusal>,
 }
 
 impl Refusals {
-    /// Records a refusal. Returns the refusal if it must be reported now. Otherwise the refusal is
-    /// only counted in a sum.
+    /// Records a refusal. Returns the refusal if it must be reported now.
     pub(crate) fn add(&self, refusal: Refusal, now: Instant) -> Option<Refusal> {
         let mut period = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         period.since.get_or_insert(now);
@@ -63,7 +59,6 @@ impl Refusals {
     }
 
     /// Ends the period if it is at least [`PERIOD`] old, and returns its sums for the report.
-    /// Otherwise returns no sums.
     pub(crate) fn take(&self, now: Instant) -> Vec<Refusal> {
         let mut period = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over = |since: Instant| now.saturating_duration_since(since) >= PERIOD;
@@ -76,7 +71,7 @@ impl Refusals {
     }
 }
 
-/// Adds a refusal to a sum. The sum gets the reason and the status of this newest refusal.
+/// Adds a refusal to a sum. The sum gets the reason and the status of the newest refusal.
 fn count(before: &mut Option<Refusal>, refusal: Refusal) {
     let count = before.as_ref().map_or(0, |before| before.count);
     *before = Some(Refusal {
@@ -96,7 +91,6 @@ mod tests {
         Refusal::new(who, Some(address), Some(401), "unknown")
     }
 
-    /// A flood makes few reports. Their counts add up, and a known token has its own report.
     #[test]
     fn a_flood_is_counted_and_reported_in_few_events() {
         let refusals = Refusals::default();

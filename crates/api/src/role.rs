@@ -4,8 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// A role. `view`, `packets` and `trigger` include `metrics`; `packets` and `trigger` include
-/// `view`; `admin` includes all roles.
+/// A role of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
