@@ -3,11 +3,10 @@
 //!
 //! Alertmanager repeats a notification after an answer of 5xx and drops it after 4xx
 //! (`Retrier.Check` in its `notify/util.go`). So the answer is 503 if the recorder gave no result
-//! for an alert, for example because it is busy, and 422 if all firing alerts are refused.
-//! Alertmanager repeats alerts that are still firing (`repeat_interval`), and several instances may
-//! send the same alert. The client's account, the rule, and the fingerprint and start of the alert
-//! form a key. The recorder remembers the dumps of the last 4,096 keys, so the same alert gets one
-//! dump.
+//! for an alert, and 422 if all firing alerts are refused. Alertmanager repeats alerts that are
+//! still firing (`repeat_interval`), and several instances may send the same alert. A key of the
+//! client's account, the rule, and the fingerprint and start of the alert finds the earlier dump of
+//! the same alert.
 
 use axum::{Extension, extract::State};
 use retroscope_recorder::{
@@ -37,15 +36,15 @@ const SHOWN_BYTES: usize = 128;
 
 /// The reason why an alert started no dump.
 enum AlertFailure {
-    /// The alert cannot start a dump, for example because its rule does not exist.
+    /// For example, the rule does not exist.
     Refused(String),
-    /// A limit, a hold-off or a disabled rule prevented the dump. The alert may start a dump later,
-    /// when Alertmanager repeats the alert.
+    /// A limit, a hold-off or a disabled rule prevented the dump. A repeated alert may start a dump
+    /// later.
     Suppressed(String),
     /// The alert's packets are not in the ring.
     Gone(Empty),
     /// The recorder gave no result, for example because it is busy. Alertmanager must repeat the
-    /// whole notification.
+    /// notification.
     Unknown(CommandError),
 }
 
@@ -95,8 +94,8 @@ pub(crate) async fn notify(
         .take(&caller)
         .map_err(Problem::for_alertmanager)?;
     run_blocking(move || {
-        // Many alerts take long: the permit limits the threads that one client's notifications
-        // occupy.
+        // The permit limits the threads that one client's notifications occupy: many alerts take
+        // long.
         let _permit = permit;
         if let Some(name) = &asked.rule {
             find(&app.handle, name)?;
@@ -115,8 +114,8 @@ pub(crate) async fn notify(
     .await
 }
 
-/// Reports refused alerts as an event, because nobody reads the answer to a notification. Returns
-/// an error (422) if all firing alerts are refused.
+/// Reports refused alerts as an event, because nobody reads the answer to a notification. Error
+/// 422: all firing alerts are refused.
 fn tell_refused(
     handle: &RecorderHandle,
     receiver: &str,
@@ -140,9 +139,8 @@ fn tell_refused(
     Ok(())
 }
 
-/// Reports alerts whose packets are not in the ring as an event. The notification does not fail:
-/// Alertmanager repeats alerts that are still firing, and such an alert may have begun before a
-/// restart of the recorder.
+/// Reports alerts whose packets are not in the ring as an event. The notification does not fail: an
+/// alert that is still firing may have begun before a restart of the recorder.
 fn tell_gone(handle: &RecorderHandle, receiver: &str, done: &[AlertResultBody]) {
     let is_gone = |it: &&AlertResultBody| {
         matches!(
@@ -196,7 +194,7 @@ fn act(
         Err(AlertFailure::Gone(gone)) => {
             let outcome = match gone {
                 Empty::AgedOut { .. } => AlertmanagerOutcome::AgedOut,
-                // For a trigger, only one other variant of `Empty` is possible: `NotRecorded`.
+                // For a trigger, the only other variant of `Empty` is `NotRecorded`.
                 _ => AlertmanagerOutcome::NotRecorded,
             };
             done(outcome, None, Some(gone.to_string()))
@@ -206,7 +204,7 @@ fn act(
     })
 }
 
-/// The manual trigger for an alert. Error: the reason why the alert cannot start a dump.
+/// The manual trigger for an alert. Error: why the alert cannot start a dump.
 fn by_hand(
     handle: &RecorderHandle,
     caller: &Caller,
@@ -241,7 +239,7 @@ fn by_hand(
         ));
     }
     // Label values were parsed and formatted again, or replaced by `$iface`, and the expression
-    // compiles alone. So the expression cannot close the parentheses that are put around it here.
+    // compiles alone. So the expression cannot close the parentheses around it.
     let expression = match (&caller.filter, expression.trim()) {
         (None, _) => expression,
         (Some(own), "") => own.to_string(),
@@ -272,8 +270,7 @@ fn by_hand(
     })
 }
 
-/// The key that all notifications of an alert share. If an alert has no fingerprint, its labels
-/// replace the fingerprint.
+/// The key of an alert. Labels replace a missing fingerprint.
 fn key(caller: &Caller, rule: &str, alert: &NotifiedAlert, starts_ns: i64) -> String {
     let labels = Some(&alert.labels).filter(|_| alert.fingerprint.is_empty());
     let meaning = (&caller.account, rule, &alert.fingerprint, labels, starts_ns);

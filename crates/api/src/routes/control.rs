@@ -1,4 +1,4 @@
-//! Operations that control the recorder: its behavior when the ring is full, reload, and stop.
+//! Operations that control the recorder.
 
 use std::sync::{Arc, atomic::Ordering};
 

@@ -314,7 +314,6 @@ pub(crate) async fn stream(
     .await
 }
 
-/// A packet's ID, and the start and end of a time range.
 type AskedPacket = (PacketId, (Option<i64>, Option<i64>));
 
 fn read(id: &str, from: Option<String>, to: Option<String>) -> Result<AskedPacket, Problem> {
@@ -328,7 +327,7 @@ fn read(id: &str, from: Option<String>, to: Option<String>) -> Result<AskedPacke
     Ok((id, (range.from_ns, range.to_ns)))
 }
 
-/// Runs `work` as [`run_cancellable`] does, and returns the answer with its result.
+/// Runs `work` as [`run_cancellable`] does, and answers with its result.
 async fn answer<T: Serialize + Send + 'static>(
     app: Arc<App>,
     caller: Caller,
@@ -341,8 +340,8 @@ async fn answer<T: Serialize + Send + 'static>(
     .await
 }
 
-/// Reports as an event that a client receives packets or a conversation of `bytes` bytes. The event
-/// describes `scan`, or without a scan one packet with the stamp `stamp_ns`.
+/// Reports as an event that a client receives `bytes` bytes of the packets of `scan`, or of one
+/// packet with the stamp `stamp_ns`.
 fn export(
     app: &App,
     caller: &Caller,
@@ -365,7 +364,7 @@ fn export(
     app.handle.tell_export(Export { bytes, ..export });
 }
 
-/// A packet among the packets of its flow, which are dissected together.
+/// A packet and the packets of its flow, which are dissected together.
 struct FlowContext {
     packets: Vec<KeptPacket>,
     /// Index of the packet in `packets`.

@@ -39,8 +39,7 @@ mod tests {
     use super::*;
     use crate::operations::OPERATIONS;
 
-    /// The document is equal to the file `openapi.json`. `UPDATE_GOLDEN=1 cargo test -p
-    /// retroscope-api` writes the file.
+    /// `UPDATE_GOLDEN=1 cargo test -p retroscope-api` writes the file `openapi.json`.
     #[test]
     fn the_document_is_as_the_file_says() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json");
@@ -54,7 +53,6 @@ mod tests {
         );
     }
 
-    /// The document has exactly the operations of the table.
     #[test]
     fn the_document_has_the_operations_of_the_table() {
         let document: serde_json::Value = serde_json::from_str(&TEXT).unwrap();
@@ -80,8 +78,7 @@ mod tests {
         }
     }
 
-    /// The values of `kind` select the schemas of events, and the field `alerts` of the status has
-    /// a named schema.
+    /// `kind` selects the schemas of events, and the status field `alerts` has a named schema.
     #[test]
     fn events_and_counts_of_alerts_have_types() {
         let document: serde_json::Value = serde_json::from_str(&TEXT).unwrap();
@@ -96,8 +93,8 @@ mod tests {
         assert_eq!(alerts["$ref"], "#/components/schemas/AlertSummary");
     }
 
-    /// `openapi-spec-validator` (`pip install openapi-spec-validator`) checks the document. Without
-    /// the program the test is skipped.
+    /// Checks the document by `openapi-spec-validator` (`pip install openapi-spec-validator`).
+    /// Skipped without the program.
     #[test]
     fn the_document_is_valid() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json");

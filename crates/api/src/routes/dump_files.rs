@@ -35,14 +35,13 @@ use crate::{
     stream::{Sender, framed_stream, no_body, stream},
 };
 
-/// Maximum number of bytes that are read from a file, and sent, in one step.
+/// Maximum number of bytes that are read and sent in one step.
 const PIECE_BYTES: usize = 64 << 10;
 /// Interval at which a growing file is checked for new data.
 const GROWTH_POLL: Duration = Duration::from_millis(100);
-/// Maximum number of attempts to find and open a file. If the dump is finished or compressed
-/// between these two steps, its file has a new name.
+/// Maximum number of attempts to find and open a file. Finishing or compressing a dump renames its
+/// file, perhaps between these two steps.
 const OPEN_TRIES: usize = 3;
-/// The suffix of a file that is being written.
 const PART: &str = ".part";
 
 /// Selects a file of a dump.
@@ -55,10 +54,9 @@ pub(crate) struct DumpFileQuery {
     name: Option<String>,
 }
 
-/// An open file of a dump.
 struct OpenedFile {
     id: String,
-    /// The name of the file, without the suffix `.part` that the file of an open dump has.
+    /// The name of the file without the suffix `.part` of an open dump.
     name: String,
     reader: DumpFileReader,
     /// Facts about a finished file; `None`: the file is being written.
@@ -112,7 +110,6 @@ impl OpenedFile {
     }
 }
 
-/// Finds the requested file of a dump.
 fn pick<'a>(dump: &'a StoredDump, wanted: Option<&str>) -> Result<&'a StoredFile, Problem> {
     let is_wanted = |file: &&StoredFile| match wanted {
         None => true,
@@ -221,8 +218,8 @@ pub(crate) async fn file(
 }
 
 /// The requested range, from its first byte to the byte after its last; `None`: the whole file (RFC
-/// 9110, section 14.2). `Range` is ignored if it has an unknown form or several ranges, or if
-/// `If-Range` differs from `tag`. Error 416: the file has no byte of the range.
+/// 9110, section 14.2). Several ranges and unknown forms are ignored. Error 416: the file has no
+/// byte of the range.
 fn asked_range(
     headers: &HeaderMap,
     tag: Option<&str>,
@@ -263,7 +260,7 @@ fn asked_range(
     Ok(Some((first, end)))
 }
 
-/// The transfer of a file, on a blocking thread.
+/// A transfer on a blocking thread.
 struct FileTransfer {
     app: Arc<App>,
     caller: Caller,
@@ -305,7 +302,7 @@ impl FileTransfer {
     }
 
     /// Sends a range of bytes, or the part of the range that the file has. Returns the end of the
-    /// sent range.
+    /// sent part.
     fn send(&mut self, reader: &DumpFileReader, first: u64, end: u64) -> Result<u64, String> {
         let mut at = first;
         while at < end {
@@ -319,7 +316,7 @@ impl FileTransfer {
             }
             piece.truncate(count);
             if at + count as u64 == end {
-                // A client that has read all requested bytes may request another file at once.
+                // A client that has read all bytes may request another file at once.
                 self.permit = None;
             }
             if !self.sender.send(Bytes::from(piece)) {
@@ -370,9 +367,8 @@ impl FileTransfer {
                 None if looked.elapsed() < GROWTH_POLL => {}
                 None => {
                     looked = Instant::now();
-                    // A new reader sees the bytes that were written since. If the dump was just
-                    // finished, opening fails because the file has a new name, and the event
-                    // arrives soon.
+                    // A new reader sees the bytes that were written since. Opening fails if the
+                    // dump was just finished: the file has a new name, and the event arrives soon.
                     if let Ok(more) = handle.open_dump_file(&id, &part) {
                         reader = more;
                     }
@@ -382,8 +378,7 @@ impl FileTransfer {
     }
 }
 
-/// The number of packets and the verdict of a dump; `None`: the dump is not finished, was not
-/// found, or could not be looked up.
+/// The number of packets and the verdict of a dump; `None`: not finished, or unknown.
 fn finished(handle: &RecorderHandle, id: &str) -> Option<(u64, Verdict)> {
     let (stored, _) = handle.dump(id).ok().flatten()?;
     stored.verdict.map(|verdict| (stored.packets, verdict))

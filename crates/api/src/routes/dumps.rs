@@ -1,4 +1,4 @@
-//! Dumps and their reports. The operations on the files of a dump are in the module `dump_files`.
+//! Dumps and their reports.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"
@@ -38,7 +38,7 @@ use crate::{
 const LIMIT: u64 = 100;
 /// Maximum number of dumps on a page.
 const LIMIT_MAX: u64 = 1000;
-/// Maximum number of bytes of the list between two checks of the caller's token.
+/// Bytes of the list that are buffered between two checks of the caller's token.
 const CHECK_BYTES: usize = 64 << 10;
 
 /// A dump of this or of an earlier recording.
@@ -105,7 +105,6 @@ pub(crate) enum DumpState {
 /// The position of a dump in the list: the time of its trigger, ns, and its ID.
 type DumpPosition = (i64, String);
 
-/// All dumps that the recorder knows.
 struct KnownDumps {
     finished: Vec<Arc<DumpReport>>,
     stored: StoredDumps,
@@ -116,7 +115,8 @@ struct KnownDumps {
 
 impl KnownDumps {
     fn new(handle: &RecorderHandle) -> Result<Self, Problem> {
-        // The directory first: a dump that finishes between the two lists is then in both lists.
+        // The directory first: an open dump that finishes between the two lists is then in both
+        // lists.
         let stored = match handle.dumps() {
             // `Refused`: the recording has no directory for dumps.
             Err(CommandError::Refused(_)) => Arc::default(),
@@ -137,7 +137,6 @@ impl KnownDumps {
         })
     }
 
-    /// All dumps, each once.
     fn dumps(&self) -> BTreeMap<DumpPosition, DumpBody<'_>> {
         let place = |time: &str, id: &str| (parse_time(time).unwrap_or(i64::MIN), id.to_owned());
         let mut all = BTreeMap::new();
@@ -168,7 +167,6 @@ impl KnownDumps {
 }
 
 impl DumpsQuery {
-    /// The page that the query asks for.
     fn page<'a>(&self, found: &'a KnownDumps) -> Result<DumpsBody<'a>, Problem> {
         let limit = self.limit.unwrap_or(LIMIT);
         if !(1..=LIMIT_MAX).contains(&limit) {
@@ -230,7 +228,6 @@ impl DumpsQuery {
     }
 }
 
-/// Parses the `next` of a page.
 fn read_position(text: &str) -> Result<DumpPosition, Problem> {
     let place = text
         .split_once('_')
@@ -238,8 +235,8 @@ fn read_position(text: &str) -> Result<DumpPosition, Problem> {
     place.ok_or_else(|| Problem::invalid("`after` is the `next` of a page"))
 }
 
-/// Writes the page at the speed of the client. 1,000 dumps need about 1 MB. Stops when the client's
-/// token is revoked.
+/// Writes the page at the speed of the client, until the client's token is revoked. 1,000 dumps
+/// need about 1 MB.
 fn write_page(page: &DumpsBody<'_>, sender: Sender, app: &App, caller: &Caller) {
     let out = TokenCheckedWriter {
         out: PieceWriter::new(&sender),
@@ -255,7 +252,7 @@ fn write_page(page: &DumpsBody<'_>, sender: Sender, app: &App, caller: &Caller) 
     }
 }
 
-/// Checks before each write that the caller's token is still valid.
+/// Checks the caller's token before each write.
 struct TokenCheckedWriter<'a> {
     out: PieceWriter<'a>,
     app: &'a App,
@@ -273,7 +270,6 @@ impl io::Write for TokenCheckedWriter<'_> {
     }
 }
 
-/// Finds a dump in the directory by its number or ID.
 pub(crate) fn find(handle: &RecorderHandle, dump: &str) -> Result<StoredDump, Problem> {
     let absent = || {
         Problem::not_found(format!(
@@ -341,8 +337,7 @@ pub(crate) async fn read(
         };
         let report = app.handle.finished_dump(is_it)?;
         let stored = match (stored, &report) {
-            // A finished dump needs no second search. Any other dump may have been finished after
-            // the first search.
+            // A dump that was not finished may have been finished after the first search.
             (first, Some(report)) if first.as_ref().is_ok_and(|it| !it.is_open) => first.ok(),
             (_, Some(report)) => find(&app.handle, &report.id).ok(),
             (first, None) => Some(first?),

@@ -28,8 +28,7 @@ use crate::{
     stream::{Sender, stream},
 };
 
-/// Time for which a listener's thread waits for an event before it checks whether the client is
-/// still connected.
+/// Interval at which a silent listener's thread checks whether the client is still connected.
 const CLIENT_CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// Time without an event after which the client gets an empty comment.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -110,7 +109,7 @@ pub(crate) async fn events(
     Ok(([(header::CONTENT_TYPE, "text/event-stream")], body).into_response())
 }
 
-/// Sends the last event. `why`: the reason why the stream ends for this listener only; `None`: the
+/// Sends the last event. `why`: the reason if the stream ends for this listener only; `None`: the
 /// recording has ended.
 fn end(sender: Sender, next: u64, why: Option<&str>) {
     let data = EventBody::End { why };
@@ -121,7 +120,7 @@ fn end(sender: Sender, next: u64, why: Option<&str>) {
 
 /// Formats an event. `next` is the number of the following event.
 fn message(kind: &str, data: &EventBody<'_>, next: u64) -> String {
-    // Strings, numbers and reports always serialize, in one line.
+    // Strings, numbers and reports serialize without an error, in one line.
     let data = serde_json::to_string(data).unwrap_or_default();
     format!("id: {next}\nevent: {kind}\ndata: {data}\n\n")
 }
