@@ -354,7 +354,11 @@ mod tests {
             );
             // The 99th percentile is larger if other programs use the caches.
             for (median_ns, _) in [windows, opening, search, ending] {
-                assert!(median_ns <= 50_000, "{median_ns} ns");
+                // Sanitizers slow each access.
+                assert!(
+                    cfg!(retroscope_sanitize) || median_ns <= 50_000,
+                    "{median_ns} ns"
+                );
             }
         }
     }
