@@ -116,8 +116,7 @@ impl ConnectionLimit {
         Some((ConnectionPermit { seats, number }, evicted))
     }
 
-    /// Waits for the end of all connections, at most until `deadline`. Returns whether no
-    /// connection is left.
+    /// Waits until all connections have ended, or until `deadline`. Returns whether all have ended.
     pub(crate) fn is_empty_until(&self, deadline: Instant) -> bool {
         let wait = deadline.saturating_duration_since(Instant::now());
         let is_used = |taken: &mut ConnectionSlots| !taken.by_number.is_empty();

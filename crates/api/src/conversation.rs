@@ -1,4 +1,4 @@
-//! Follows the bytes of a TCP connection or of a UDP flow. Pure: packets in, segments out.
+//! Follows the bytes of a TCP connection or of a UDP flow.
 //!
 //! Sequence numbers order the bytes of each TCP direction. A segment after a hole waits until the
 //! hole is filled, or until the other side acknowledges the hole: then the recorder missed these
@@ -12,7 +12,6 @@ use retroscope_recorder::{PacketId, QueriedPacket};
 
 /// Maximum number of bytes in all segments of the result, and of memory for all waiting segments.
 pub(crate) const BYTES_MAX: usize = 1 << 20;
-/// Maximum number of segments of the result.
 const SEGMENTS_MAX: usize = 10_000;
 
 const FIN: u8 = 1;
@@ -37,7 +36,6 @@ pub(crate) enum SegmentBytes {
     Missing(u64),
 }
 
-/// A connection, or a flow of datagrams.
 #[derive(Debug)]
 pub(crate) struct Conversation {
     /// The packet that the connection must contain.
@@ -447,14 +445,12 @@ mod tests {
             (true, ACK, 100, 1, b"ab"),
             (true, ACK, 105, 1, b"fg"),
             (true, ACK, 110, 1, b"kl"),
-            // Acknowledges the first hole.
             (false, ACK, 1, 107, b"ok"),
         ];
         let conversation = followed(0, usize::MAX, &one);
         assert_eq!(text(&conversation), ">ab >-3 >fg <ok >-3 >kl");
         assert_eq!(conversation.totals, [12, 2]);
-        // Bytes at the end that only the other side saw. FIN uses a sequence number, but is no
-        // byte.
+        // The last bytes are missing. FIN uses a sequence number, but is no byte.
         let end = [
             (true, SYN, 99, 0, &b""[..]),
             (true, ACK, 100, 1, b"ab"),

@@ -24,7 +24,6 @@ const LIST_BYTES_MAX: usize = 1 << 20;
 /// Time limit for the arrival of a body.
 const BODY_WAIT: Duration = Duration::from_secs(10);
 
-/// A JSON body of a request or of an answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Json<T>(pub(crate) T);
 
@@ -113,7 +112,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
 }
 
 impl<T: Serialize> Json<T> {
-    /// An answer that may be large. Keeps `permit` until the text is sent or the client has
+    /// A possibly large answer, which keeps `permit` until it is sent or the client has
     /// disconnected.
     pub(crate) fn keeping(self, permit: ConcurrencyPermit) -> Response {
         self.answer(|text| {
@@ -150,7 +149,6 @@ impl AsRef<[u8]> for KeptText {
 /// The condition from `If-Match` or `If-None-Match`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Precondition {
-    /// Neither header.
     None,
     /// `If-None-Match: *`: the object does not exist.
     New,
@@ -211,7 +209,6 @@ impl Precondition {
     }
 }
 
-/// The parameters of a query string.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueryParams<T>(pub(crate) T);
 

@@ -7,7 +7,6 @@ use retroscope_recorder::{Cancel, PacketId, QueriedPacket, Query, QueryReport, R
 
 use crate::{caller::Caller, problem::Problem};
 
-/// A packet in memory.
 #[derive(Debug, Clone)]
 pub(crate) struct KeptPacket {
     pub(crate) id: Option<PacketId>,

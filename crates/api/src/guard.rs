@@ -32,7 +32,6 @@ const SEC_FETCH_SITE: &str = "sec-fetch-site";
 /// several cookies of the same name.
 const COOKIES_MAX: usize = 4;
 
-/// How a request arrived.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Transport {
     Tcp {
@@ -360,8 +359,8 @@ pub(crate) fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Den
         })
 }
 
-/// The host that a request was sent to. Refuses unknown host names: a page of another site can make
-/// its own name resolve to this machine (DNS rebinding), but no other name.
+/// The host that a request was sent to. Refuses unknown host names, because a page of another site
+/// can make its own name resolve to this machine (DNS rebinding).
 fn check_host(uri: &Uri, headers: &HeaderMap, hosts: &[String]) -> Result<Authority, Problem> {
     let mut given = headers.get_all(header::HOST).iter();
     let (given, more) = (given.next(), given.next());

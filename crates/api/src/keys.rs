@@ -1,5 +1,4 @@
-//! Keys of the header `Idempotency-Key`, each with a hash of its request. The recorder itself
-//! remembers which dump belongs to a key.
+//! Keys of the header `Idempotency-Key`, each with a hash of its request.
 
 use std::{
     collections::VecDeque,

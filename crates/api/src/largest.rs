@@ -191,7 +191,6 @@ mod tests {
         }
     }
 
-    /// If the volumes of all keys are equal, exactly half of the keys are dropped.
     #[test]
     fn equal_ones_go_by_halves() {
         let mut largest = Largest::with_max(LargestBy::Packets, 100);

@@ -45,7 +45,6 @@ impl fmt::Display for Address {
     }
 }
 
-/// A listening socket.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener, Option<Arc<Tls>>),
@@ -55,7 +54,6 @@ pub(crate) enum Listener {
 /// The open sockets of an API that is not served yet. Clients can already connect.
 #[derive(Debug)]
 pub struct BoundApi {
-    /// The sockets, each with the operations that it serves.
     pub(crate) listeners: Vec<(Listener, RouteSet)>,
     pub(crate) tokens: Option<Tokens>,
     pub(crate) tls: Option<Arc<Tls>>,

@@ -18,7 +18,6 @@ pub(crate) enum Limited {
     MayNot,
 }
 
-/// An operation: a method of a path.
 #[derive(Debug, Clone)]
 pub(crate) struct Operation {
     pub(crate) method: Method,
@@ -130,7 +129,6 @@ pub(crate) fn methods(path: &str) -> String {
 /// The operations that an address serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RouteSet {
-    /// All operations.
     All,
     /// `/metrics`, `/healthz` and `/readyz`.
     Metrics,

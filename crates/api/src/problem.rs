@@ -164,7 +164,6 @@ pub(crate) fn cause_schema() -> RefOr<Schema> {
     schema
 }
 
-/// A refusal on its way to a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
     body: Box<ProblemBody>,

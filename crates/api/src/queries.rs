@@ -19,25 +19,24 @@ use crate::{
     role::Role,
 };
 
-/// Maximum number of queries, scans and similar work at the same time, of one account and of all
-/// accounts.
+/// Concurrent queries, scans and similar work, of one account and of all accounts.
 const RUNNING_MAX: (usize, usize) = (6, 12);
-/// Maximum number of timelines with peaks at the same time, of one account and of all accounts.
-/// Each timeline may read millions of packets.
+/// Concurrent timelines with peaks, of one account and of all accounts. Each timeline may read
+/// millions of packets.
 const PEAKS_MAX: (usize, usize) = (6, 12);
-/// Maximum number of queries that follow the recording and downloads of open dumps, of one account
-/// and of all accounts.
+/// Concurrent queries that follow the recording and downloads of open dumps, of one account and of
+/// all accounts.
 const FOLLOWING_MAX: (usize, usize) = (8, 16);
-/// Maximum number of listeners to events, of one account and of all accounts.
+/// Concurrent listeners to events, of one account and of all accounts.
 const LISTENERS_MAX: (usize, usize) = (12, 24);
-/// Maximum number of requests that are being answered, of one account: half of the connections of
-/// an address, so that one account cannot use all connections.
+/// Concurrent requests of one account: half of the connections of an address, so that one account
+/// cannot use all connections.
 const REQUESTS_MAX: (usize, usize) = (CONNECTIONS_MAX / 2, usize::MAX);
-/// Maximum number of packets whose details are made at the same time, of one account and of all
-/// accounts. Each packet may occupy a processor for 10 s.
+/// Concurrent dissections, of one account and of all accounts. Each dissection may occupy a
+/// processor for 10 s.
 const DISSECTIONS_MAX: (usize, usize) = (2, 3);
-/// Maximum number of manual triggers at the same time, of one account and of all accounts. Each
-/// trigger may occupy a thread while its filter is compiled.
+/// Concurrent manual triggers, of one account and of all accounts. Each trigger may occupy a thread
+/// while its filter is compiled.
 const TRIGGERS_MAX: (usize, usize) = (8, 16);
 /// Maximum number of queries whose states are kept.
 const KEPT: usize = 256;

@@ -13,7 +13,6 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
-/// Bounds of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ChildLimits {
     pub(super) time: Duration,
@@ -133,8 +132,7 @@ fn not_blocking(pipe: Option<impl AsFd>) -> io::Result<()> {
     Ok(fcntl_setfl(&pipe, flags | OFlags::NONBLOCK)?)
 }
 
-/// Waits until a descriptor is ready, a signal arrives, or the deadline has passed, at most for
-/// [`CANCEL_CHECK_PERIOD`].
+/// Waits until a descriptor is ready, at most for [`CANCEL_CHECK_PERIOD`] and until `deadline`.
 fn wait_for<const N: usize>(
     pipes: [Option<(BorrowedFd<'_>, PollFlags)>; N],
     deadline: Instant,

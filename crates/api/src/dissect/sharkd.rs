@@ -6,20 +6,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 use utoipa::ToSchema;
 
-/// Maximum number of fields of a tree.
 const FIELDS_MAX: usize = 20_000;
-/// Maximum number of characters `{` in a tree, as an upper bound of its nodes, for a hostile answer
-/// of very many small nodes (`{}`). sharkd writes some 60 bytes a node, so 16 MiB of output have
+/// Maximum number of characters `{` in a tree, an upper bound of its nodes. A hostile answer may
+/// have very many small nodes (`{}`). sharkd writes some 60 bytes a node, so 16 MiB of output have
 /// fewer nodes.
 const NODES_MAX: usize = 300_000;
-/// Maximum depth of a tree.
 const DEPTH_MAX: usize = 64;
 /// Maximum number of bytes of a label. Wireshark truncates labels at 240 bytes.
 const LABEL_BYTES_MAX: usize = 1024;
 /// Maximum number of bytes of a field's display filter. The filter of a payload field contains the
 /// whole payload.
 const FILTER_BYTES_MAX: usize = 256;
-/// Maximum number of data sources of a packet.
 const SOURCES_MAX: usize = 32;
 /// Maximum number of bytes that are kept of a data source from sharkd.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
@@ -31,7 +28,6 @@ pub(crate) struct Frame {
     pub(crate) is_truncated: bool,
 }
 
-/// Bytes that fields refer to.
 #[derive(Debug)]
 pub(crate) struct DataSource {
     pub(crate) name: String,

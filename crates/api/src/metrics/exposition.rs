@@ -21,7 +21,6 @@ enum MetricKind {
     Histogram,
 }
 
-/// The samples of one family.
 #[derive(Debug)]
 pub(super) struct Family<'a> {
     exposition: &'a mut Exposition,

@@ -239,7 +239,7 @@ fn by_hand(
         ));
     }
     // Label values were parsed and formatted again, or replaced by `$iface`, and the expression
-    // compiles alone. So the expression cannot close the parentheses around it.
+    // compiles alone. So the expression cannot close the added parentheses.
     let expression = match (&caller.filter, expression.trim()) {
         (None, _) => expression,
         (Some(own), "") => own.to_string(),
@@ -270,7 +270,7 @@ fn by_hand(
     })
 }
 
-/// The key of an alert. Labels replace a missing fingerprint.
+/// The key of an alert. The labels replace a missing fingerprint.
 fn key(caller: &Caller, rule: &str, alert: &NotifiedAlert, starts_ns: i64) -> String {
     let labels = Some(&alert.labels).filter(|_| alert.fingerprint.is_empty());
     let meaning = (&caller.account, rule, &alert.fingerprint, labels, starts_ns);
