@@ -1,8 +1,7 @@
 //! The boolean structure of an expression with *own terms*: terms of Retroscope that libpcap does
 //! not know (`$flow`, `$iface`, `$communityId`, payload terms).
 //!
-//! This module does not interpret the pcap-filter text between own terms. It cuts the text into the
-//! longest pieces that libpcap can compile separately.
+//! The text between own terms is cut into pieces, which libpcap compiles separately.
 
 use std::ops::Range;
 
@@ -14,21 +13,19 @@ use crate::{
     words::{Word, WordKind},
 };
 
-/// Maximum number of levels of an expression. Two things add a level: parentheses around own terms,
-/// and, after an own term, a change between `and` and `or`, which groups everything on its left.
+/// Maximum nesting of an expression. Parentheses around own terms add a level. After an own term, a
+/// change between `and` and `or` also adds a level, because it groups everything on its left.
 const LEVELS_MAX: usize = 100;
 /// Maximum number of own terms, such as `$flow` and payload terms, in an expression.
 const TERMS_MAX: usize = 10_000;
-/// Maximum number of pieces of pcap-filter text. libpcap compiles each piece separately.
+/// Maximum number of pieces of pcap-filter text.
 const PIECES_MAX: usize = 1000;
 
-/// Makes the evaluation plan of `text`, which contains at least one own term. `words` are the words
-/// of `text`, `tests` its payload terms. Also returns the byte range of each piece of pcap-filter
-/// text.
+/// Makes the evaluation plan of `text`, which contains at least one own term. Also returns the byte
+/// range of each piece of pcap-filter text. `tests` are the payload terms of `text`.
 ///
 /// # Errors
-/// [`FilterProblem::Syntax`] and [`FilterProblem::Misplaced`] for the structure, and
-/// [`FilterProblem::TooManyTerms`]. The content of the pieces is not checked.
+/// [`FilterProblem::Syntax`], [`FilterProblem::Misplaced`], [`FilterProblem::TooManyTerms`]
 pub(crate) fn plan(
     text: &str,
     words: &[Word],
@@ -49,7 +46,7 @@ pub(crate) fn plan(
     Ok((plan, parser.pieces))
 }
 
-/// The own term that a word names: `$flow`, `$iface` or `$communityId`. `None` for any other word.
+/// The variable `$flow`, `$iface` or `$communityId` that a word names.
 fn variable(text: &str, word: &Word) -> Option<Variable> {
     let name = (word.kind == WordKind::Dollar).then(|| &text[word.span.clone()])?;
     Variable::from_name(name).filter(|variable| variable.is_term())
@@ -115,7 +112,7 @@ impl ChainParser<'_> {
         Ok(ChainOperand::Own(plan.negated_if(clause.negated), levels))
     }
 
-    /// The plan of the own term at word `index`. `None` if the word is no own term.
+    /// The plan of the word at `index`, if the word is an own term.
     fn own_term(&self, index: usize) -> Option<EvaluationPlan> {
         let word = &self.structure.words[index];
         match word.kind {
@@ -124,8 +121,8 @@ impl ChainParser<'_> {
         }
     }
 
-    /// The operand for a clause without own terms. Fails if the clause is one word that begins with
-    /// a digit, directly after an own term and a joiner: `443` in `port 80 and $flow or 443`.
+    /// The operand for a clause without own terms. A single word with a leading digit must not
+    /// follow an own term directly: `443` in `port 80 and $flow or 443` would lack its qualifier.
     fn pcap_text(&self, clause: &Clause) -> Result<ChainOperand, FilterError> {
         let words = clause.words.clone();
         if words.end - clause.first == 1 && self.lost_its_qualifiers(words.start) {
@@ -159,10 +156,10 @@ impl ChainParser<'_> {
         )
     }
 
-    /// Joins operands from the left. Neighbouring operands of text become one piece: at the start
-    /// of the chain always, later as long as the joiner stays the same. A piece thus keeps what
-    /// libpcap carries from one primitive to the next, such as the qualifiers in `tcp port 80 or
-    /// 443`. `None` if there are too many levels.
+    /// Joins operands from the left. Neighbouring operands of text become one piece, so that a
+    /// piece keeps what libpcap carries from one primitive to the next, such as the qualifiers in
+    /// `tcp port 80 or 443`. After the start of the chain, only the same joiner extends a piece.
+    /// `None` if there are too many levels.
     fn join(
         &mut self,
         parts: Vec<(Joiner, ChainOperand)>,
@@ -216,13 +213,12 @@ impl ChainParser<'_> {
         Ok(())
     }
 
-    /// Whether these words contain an own term.
     fn own_in(&self, words: Range<usize>) -> bool {
         self.own_before[words.start] < self.own_before[words.end]
     }
 
     /// Whether the word at `start` begins with a digit, as a bare number or IPv4 address does, and
-    /// follows an own term, such as `$flow`, and the joiner after that term.
+    /// follows an own term and a joiner.
     fn lost_its_qualifiers(&self, start: usize) -> bool {
         let word = self.structure.word(start);
         let is_bare = word.is_some_and(|word| word.starts_with(|c: char| c.is_ascii_digit()));

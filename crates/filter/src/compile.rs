@@ -13,19 +13,18 @@ use crate::{
 /// compile.
 pub const EXPRESSION_BYTES_MAX: usize = 512 << 10;
 
-/// Length in bytes up to which libpcap compiles an expression of at most [`SHORT_PRIMITIVES`] as a
-/// whole.
+/// Length in bytes above which an expression is cut into parts, if possible.
 const SHORT_BYTES: usize = 4 << 10;
-/// Number of primitives up to which libpcap compiles an expression of at most [`SHORT_BYTES`] as a
-/// whole. libpcap takes 60 ms for 100 hosts and 3 s for 300 ports.
+/// Number of primitives above which an expression is cut into parts, if possible. libpcap takes 60
+/// ms for 100 hosts and 3 s for 300 ports.
 const SHORT_PRIMITIVES: usize = 100;
 /// Maximum length, in bytes, of a text that libpcap compiles as a whole.
 const WHOLE_BYTES_MAX: usize = 16 << 10;
-/// Maximum number of primitives that libpcap compiles as a whole. Its time grows with the cube of
-/// their number: more than ten seconds for this many ports, minutes for three times as many.
+/// Maximum number of primitives that libpcap compiles as a whole. libpcap's time grows with the
+/// cube of the number: more than ten seconds for this many ports, minutes for three times as many.
 const WHOLE_PRIMITIVES_MAX: usize = 500;
-/// libpcap usually compiles a text of at most this many primitives and bytes within a millisecond,
-/// plus the time of name look-ups. It takes 0.4 ms for 8 ports.
+/// libpcap usually compiles at most this many primitives and bytes within a millisecond, plus the
+/// time of name look-ups. It takes 0.4 ms for 8 ports.
 const QUICK_PRIMITIVES: usize = 6;
 const QUICK_BYTES: usize = 512;
 /// Arithmetic operators. libpcap's optimizer takes seconds for thousands of these.
@@ -45,13 +44,13 @@ const REJECTS_ALL: &str = "expression rejects all packets";
 /// An expression that libpcap proves to match nothing becomes a program that returns 0.
 ///
 /// Any number of threads may call this function at the same time. libpcap may read `/etc/services`,
-/// `/etc/protocols` and the like. If the expression names a host or network, libpcap asks the
-/// system's resolver, which takes seconds if a name server does not answer.
+/// `/etc/protocols` and the like. A host name goes to the system's resolver, which may take
+/// seconds.
 ///
 /// libpcap's time grows steeply with the length of an expression. Above 4 KiB or 100 primitives the
-/// expression is compiled in parts and linked, if it can be cut without a change of its meaning. A
-/// whole expression or a part that exceeds 4 KiB and gives more than 10,000 instructions is not
-/// optimized.
+/// expression is compiled in parts and linked, if the cut keeps its meaning. A text that libpcap
+/// compiles as a whole is not optimized if it exceeds 4 KiB and gives more than 10,000
+/// instructions.
 ///
 /// # Errors
 /// [`FilterError`], pointing into `expr`.
@@ -80,7 +79,6 @@ pub fn compile(expr: &str, link: LinkContext) -> Result<Program, FilterError> {
         .map_err(|error| FilterError::whole(FilterProblem::Program(error), expr))
 }
 
-/// Rejects a text of more than `limit_bytes`.
 pub(crate) fn check_len(text: &str, limit_bytes: usize) -> Result<(), FilterError> {
     let bytes = text.len();
     if bytes > limit_bytes {
@@ -92,7 +90,6 @@ pub(crate) fn check_len(text: &str, limit_bytes: usize) -> Result<(), FilterErro
     Ok(())
 }
 
-/// Compiles the whole text with libpcap.
 fn compile_whole(
     expr: &str,
     handle: &mut CompileHandle,
@@ -127,8 +124,7 @@ fn primitives(expr: &str) -> usize {
     words(expr).iter().filter(joins).count() + 1
 }
 
-/// Whether an expression is so short that libpcap usually compiles it within a millisecond, plus
-/// name look-ups.
+/// Whether libpcap usually compiles an expression within a millisecond, plus name look-ups.
 pub(crate) fn is_quick(expr: &str) -> bool {
     expr.len() <= QUICK_BYTES && primitives(expr) <= QUICK_PRIMITIVES
 }

@@ -13,13 +13,13 @@ enum Translation {
     Address(&'static str),
     /// A primitive before a number.
     Number(&'static str),
-    /// An expression that is compared with a number.
+    /// An expression to compare with a number.
     Compared(&'static str),
-    /// A flag of the TCP header. Its value is 0, 1, `false`, `true`, `False` or `True`.
+    /// A flag of the TCP header.
     Flag(&'static str),
 }
 
-/// Protocols of display filters that pcap-filter lacks or calls by another name.
+/// Protocols that pcap-filter lacks or calls by another name.
 const PROTOCOLS: [(&str, &str); 21] = [
     ("bgp", "tcp port 179"),
     ("bootp", "(udp port 67 or udp port 68)"),
@@ -81,8 +81,7 @@ const FIELDS: [(&str, Translation); 30] = [
 ];
 
 /// A sentence for the error message of a text that looks like a display filter: the translation, or
-/// that display filters are not supported. `None` for any other text, for a text of more than
-/// [`TEXT_BYTES_MAX`] bytes, and for a text that [`tokens`] rejects.
+/// that display filters are not supported.
 pub(crate) fn suggestion(text: &str) -> Option<String> {
     if text.len() > TEXT_BYTES_MAX {
         return None;
@@ -102,8 +101,8 @@ pub(crate) fn suggestion(text: &str) -> Option<String> {
     }
 }
 
-/// Whether a token looks like a field of a display filter: a protocol that this module knows, a
-/// dot, and a lowercase letter.
+/// Whether a token looks like a field of a display filter: a known protocol, a dot, and a lowercase
+/// letter.
 fn is_field(token: &str) -> bool {
     token.split_once('.').is_some_and(|(protocol, field)| {
         let is_known = COMMON.contains(&protocol)
@@ -121,7 +120,7 @@ fn is_word(character: char) -> bool {
     character.is_ascii_alphanumeric() || ".:/_-".contains(character)
 }
 
-/// The words, operators, parentheses, braces and commas of a text. `None` for a text with any other
+/// The words, operators, parentheses, braces and commas of a text. `None` if the text has any other
 /// character.
 fn tokens(text: &str) -> Option<Vec<&str>> {
     let mut all = Vec::new();
@@ -147,8 +146,7 @@ fn tokens(text: &str) -> Option<Vec<&str>> {
 }
 
 /// Reads a display filter by recursive descent. In display filters `and` binds more tightly than
-/// `or`; in pcap-filter both have the same precedence. So the translation puts each `and`, and each
-/// nested `or`, in parentheses.
+/// `or`; in pcap-filter both have the same precedence. So the translation adds parentheses.
 struct Translator<'t> {
     tokens: &'t [&'t str],
     /// Whether a name appeared that is not in [`COMMON`].
@@ -216,7 +214,7 @@ impl<'t> Translator<'t> {
         find(&PROTOCOLS, name).map(str::to_owned)
     }
 
-    /// Translates the operator and the value that follow the name of a field, or `in` and a set.
+    /// Translates the operator and the value after the name of a field, or `in` and a set.
     fn field(&mut self, translation: Translation) -> Option<String> {
         if self.accept(&["in"]) {
             return self.set(translation);
@@ -249,8 +247,7 @@ impl<'t> Translator<'t> {
     }
 }
 
-/// Translates one comparison of a field with a value. `None` if this module has no translation for
-/// the comparison.
+/// Translates the comparison of a field with a value, if possible.
 fn test(translation: Translation, operator: &str, value: &str) -> Option<String> {
     let is_number = !value.is_empty() && value.bytes().all(|it| it.is_ascii_digit())
         || value

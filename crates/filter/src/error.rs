@@ -14,22 +14,20 @@ const CONTEXT_CHARS_AFTER: usize = 40;
 #[error("{problem}")]
 pub struct FilterError {
     problem: FilterProblem,
-    /// The text that the user typed.
     text: String,
-    /// Bytes of the offending word: `start <= end <= text.len()`, on character boundaries.
+    /// Bytes in `text`: `start <= end <= text.len()`, on character boundaries.
     span: Range<usize>,
 }
 
-/// Kind of error. The text does not cause [`FilterProblem::Library`].
+/// Kind of error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterProblem {
-    /// The text is no expression. The place is usually the first word that fits no expression.
+    /// The text is no expression.
     #[error("syntax error")]
     Syntax,
-    /// libpcap rejects the expression for another reason than its syntax, for this link type or for
-    /// all. Contains libpcap's message. The place is the word that the message is about, if found.
-    /// [`FilterError::refused`] makes the same kind with the caller's message.
+    /// libpcap rejects the expression for another reason than its syntax: libpcap's message. Or the
+    /// message of a caller of [`FilterError::refused`].
     #[error("{0}")]
     Refused(String),
     /// An unknown `$name`, dollar sign included.
@@ -38,16 +36,14 @@ pub enum FilterProblem {
     /// A variable in an expression that is used without a trigger packet.
     #[error("{0} needs a trigger packet, and there is none here")]
     NeedsTrigger(Variable),
-    /// An own term (`$flow`, `$iface`, `$communityId` or a payload term) at a place where it is not
-    /// allowed, a value without qualifiers after an own term, or too deep nesting. Contains the
-    /// message.
+    /// An own term (`$flow`, `$iface`, `$communityId` or a payload term) at a wrong place, a value
+    /// without qualifiers after an own term, or too deep nesting. Contains the message.
     #[error("{0}")]
     Misplaced(&'static str),
-    /// An invalid payload term, or more patterns than allowed. The place is in the term.
+    /// An invalid payload term, or more patterns than allowed. Contains the message.
     #[error("{0}")]
     Payload(Cow<'static, str>),
-    /// The expression has too many own terms, or too many pieces of text between own terms. The
-    /// place is the first term or piece beyond the limit.
+    /// The expression has too many own terms, or too many pieces of text between own terms.
     #[error("more than {limit} {what} in one expression")]
     TooManyTerms {
         /// Name of the exceeded kind, in the plural.
@@ -55,9 +51,8 @@ pub enum FilterProblem {
         /// The limit.
         limit: usize,
     },
-    /// A name that is not replaced by numbers, such as a host's or a network's, in the same piece
-    /// as a variable. The piece is compiled for each trigger, when names must not be looked up any
-    /// more.
+    /// A name that libpcap must look up, in the same piece as a variable. The piece is compiled
+    /// after the trigger, when names must not be looked up any more.
     #[error(
         "'{name}' is a name next to {variable}: names are looked up once, before {variable} is filled in; \
          write an address instead of the name"
@@ -75,8 +70,7 @@ pub enum FilterProblem {
     /// on other machines.
     #[error("'{0}' is a name, and looking it up asks other machines; write an address instead")]
     HostName(String),
-    /// The text, or a part that libpcap must compile as a whole, has too many bytes to compile in
-    /// reasonable time.
+    /// The text, or a part that libpcap must compile as a whole, has too many bytes.
     #[error("{bytes} bytes are too long to compile at once; the limit is {limit_bytes}")]
     TooLong {
         /// Length of the text or part in bytes.
@@ -84,8 +78,7 @@ pub enum FilterProblem {
         /// Limit in bytes.
         limit_bytes: usize,
     },
-    /// The expression, or a part that libpcap must compile as a whole, has too many primitives to
-    /// compile in reasonable time.
+    /// The expression, or a part that libpcap must compile as a whole, has too many primitives.
     #[error(
         "{primitives} primitives are too many to compile at once; the limit is {limit}: \
          write each with its qualifiers ('host A or host B'), without 'vlan', 'mpls', 'pppoes' or 'geneve'"
@@ -96,10 +89,11 @@ pub enum FilterProblem {
         /// The limit.
         limit: usize,
     },
-    /// libpcap's program contains something that recorded packets cannot answer.
+    /// [`crate::Program::new`] rejects libpcap's program.
     #[error("{0}")]
     Program(ProgramError),
-    /// libpcap does not work at all, for example for lack of memory. Contains the message.
+    /// libpcap opens no handle for the link type, for example for lack of memory. Contains the
+    /// message.
     #[error("libpcap: {0}")]
     Library(String),
 }
@@ -122,7 +116,7 @@ impl FilterError {
         }
     }
 
-    /// An error about a whole text: the caller rejects the text with the message `why`.
+    /// An error about a whole text, with the caller's message `why`.
     #[must_use]
     pub fn refused(why: String, text: &str) -> Self {
         Self::whole(FilterProblem::Refused(why), text)
@@ -138,14 +132,14 @@ impl FilterError {
         &self.problem
     }
 
-    /// The whole text that the user typed.
+    /// The text into which [`Self::span`] points.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Bytes of the offending words in [`Self::text`], on character boundaries. The whole text or
-    /// part if the error is about no single word. Empty, for example, if something is missing here.
+    /// Bytes of the offending words in [`Self::text`], on character boundaries. Empty, for example,
+    /// if something is missing here.
     #[must_use]
     pub fn span(&self) -> Range<usize> {
         self.span.clone()
@@ -164,11 +158,10 @@ impl FilterError {
     ///               ^^
     /// ```
     ///
-    /// Columns count characters. Tabs and control characters appear as spaces. A long line is
-    /// shortened to the part around the word. [`FilterProblem::TooLong`],
-    /// [`FilterProblem::TooMany`] and [`FilterProblem::Library`] have the first line only. A short
-    /// text that looks like a display filter of Wireshark usually gets a last line. It has the
-    /// capture filter to write instead, if there is a translation.
+    /// Tabs and control characters appear as spaces. A long line is shortened to the part around
+    /// the word. [`FilterProblem::TooLong`], [`FilterProblem::TooMany`] and
+    /// [`FilterProblem::Library`] have the first line only. A text that looks like a display filter
+    /// of Wireshark may get a last line with advice.
     #[must_use]
     pub fn render(&self) -> String {
         let mut out = format!("filter: {self}");

@@ -1,10 +1,7 @@
 //! Evaluates expressions with own terms, on one packet or on many packets together.
 //!
 //! The bits of a `u64` are a set of packets. Each operand of an `and` or `or` decides only about
-//! packets for which the operands before it leave the result open. A program runs on all packets at
-//! once, unless the result of fewer than [`TOGETHER_MIN`] packets is open. Among the operands of an
-//! `and` or `or`, programs run before payload terms, which then read only the packets whose result
-//! is still open.
+//! packets whose result the operands before it leave open.
 
 use std::cell::OnceCell;
 
@@ -16,8 +13,8 @@ use crate::{
     plan::EvaluationPlan,
 };
 
-/// If a program must decide about fewer packets than this, it runs on each of these packets.
-/// Otherwise the program runs on all packets together, including packets that are already decided.
+/// If the result of fewer packets is open, a program runs on each of these packets. Otherwise the
+/// program runs on all packets together, including packets that are already decided.
 const TOGETHER_MIN: u32 = 8;
 
 /// At most `N` packets of one link type and interface.
@@ -36,7 +33,7 @@ pub(crate) struct Evaluation<'b, 'p, const N: usize> {
 pub(crate) struct KleeneSets {
     /// Packets that match.
     pub(crate) matching: u64,
-    /// Packets that match or are undecided (a match is not known yet). Includes `matching`.
+    /// Packets that match or may match. Includes `matching`.
     pub(crate) possible: u64,
 }
 
@@ -67,12 +64,10 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
         }
     }
 
-    /// The set of all packets.
     pub(crate) fn all(&self) -> u64 {
         (0..self.frames.len()).fold(0, |set, index| set | 1 << index)
     }
 
-    /// The headers of a packet.
     pub(crate) fn parsed(&self, index: usize) -> &Parsed {
         self.parsed[index].get_or_init(|| parse(self.link_type, self.frames[index].data()))
     }
@@ -126,8 +121,8 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
         select(among, keeps).matching
     }
 
-    /// The packets of `among` whose payload satisfies `holds`. A packet for which
-    /// [`Parsed::payload`] returns `None` does not match. An empty payload is tested too.
+    /// The packets of `among` whose payload satisfies `holds`. A packet with an unknown payload
+    /// does not match; an empty payload is tested.
     fn payload(&self, among: u64, holds: impl Fn(&[u8]) -> bool) -> KleeneSets {
         select(among, |index| {
             let payload = self.parsed(index).payload(self.frames[index].data());
@@ -141,7 +136,7 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
             Variable::Flow => self.terms.flow,
             Variable::CommunityId => self.terms.community_flow(),
             // `$iface` of another interface does not match. All other variables are pcap-filter
-            // text and never terms.
+            // text.
             _ => return KleeneSets::from(0),
         };
         match (flow, term, &self.terms.community) {
@@ -182,7 +177,7 @@ mod tests {
     use super::*;
     use crate::{Aux, filled::FlowTerm};
 
-    /// UDP over raw IPv4 to this port. `None` makes a later fragment, whose ports are unknown.
+    /// UDP over raw IPv4. `None` makes a later fragment, whose ports are unknown.
     fn packet(port: Option<u8>) -> Vec<u8> {
         let mut packet = vec![0; 28];
         (packet[0], packet[3], packet[8], packet[9]) = (0x45, 28, 64, 17);
@@ -208,8 +203,8 @@ mod tests {
         }
     }
 
-    /// The expected result of `plan` for a packet with the result `flow` for `$flow`. 0: no match,
-    /// 1: undecided, 2: match.
+    /// Expected result of `plan` if `$flow` has the result `flow`. 0: no match, 1: undecided, 2:
+    /// match.
     fn said(plan: &EvaluationPlan, flow: u8) -> u8 {
         match plan {
             EvaluationPlan::Term(Variable::Flow) => flow,
@@ -221,8 +216,7 @@ mod tests {
         }
     }
 
-    /// Compares the evaluation of random plans with an independent implementation: for 64 packets
-    /// together, and for each packet alone.
+    /// Compares the evaluation of random plans with an independent implementation.
     #[test]
     fn trees_are_evaluated_in_three_valued_logic() {
         let packets = [packet(Some(7)), packet(None), packet(Some(9))];

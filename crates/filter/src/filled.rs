@@ -18,17 +18,13 @@ use crate::{
     plan::EvaluationPlan,
 };
 
-/// A template with a trigger packet's values, or a plain expression.
+/// A template with values for its variables, or a plain expression.
 ///
-/// Two values are equal if their texts, with the values filled in, are equal. Packets of a flow, in
-/// both directions, thus give equal expressions for `$flow`, except a fragment whose flow is
-/// unknown. [`fmt::Display`] shows the same text, for example `$flow[udp 10.0.0.1:1 10.0.0.2:2] and
-/// not port 53`.
+/// Two values are equal if their texts, with the values filled in, are equal. [`fmt::Display`]
+/// shows this text, for example `$flow[udp 10.0.0.1:1 10.0.0.2:2] and not port 53`.
 #[derive(Debug, Clone)]
 pub struct FilledExpression {
     pub(crate) display: String,
-    /// The plan, which all expressions of one template share. A clone of a filter has its own copy
-    /// of a plan with patterns.
     pub(crate) plan: Arc<EvaluationPlan>,
     pub(crate) pieces: Vec<Arc<FilterPiece>>,
     pub(crate) terms: TermValues,
@@ -41,7 +37,6 @@ impl FilledExpression {
         &self.display
     }
 
-    /// An expression that consists of one piece.
     pub(crate) fn of_piece(piece: Arc<FilterPiece>) -> Self {
         Self {
             display: piece.text.clone(),
@@ -51,7 +46,7 @@ impl FilledExpression {
         }
     }
 
-    /// Whether the expression is empty, or only `$iface`: it selects no particular flow.
+    /// Whether the expression is empty or only `$iface`, and so selects no particular flow.
     #[must_use]
     pub fn selects_no_flow(&self) -> bool {
         match &*self.plan {
@@ -66,14 +61,12 @@ impl FilledExpression {
         matches!(*self.plan, EvaluationPlan::Piece(_))
     }
 
-    /// Returns the program of each piece of pcap-filter text. Compiles the pieces that are not
-    /// compiled yet.
+    /// Compiles the pieces, or takes stored programs. Returns the program of each piece.
     pub(crate) fn compile(&self, link: LinkContext) -> Result<Vec<Program>, FilterError> {
         let pieces = self.pieces.iter();
         pieces.map(|piece| piece.compile(link)).collect()
     }
 
-    /// Whether [`Self::compile`] is quick, apart from names: each piece is compiled or short.
     pub(crate) fn compiles_quickly(&self, link: LinkContext) -> bool {
         self.pieces.iter().all(|piece| piece.compiles_quickly(link))
     }
@@ -110,17 +103,16 @@ pub(crate) struct TermValues {
 /// Value of `$communityId`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum CommunityTerm {
-    /// TCP, UDP and SCTP: the same identifier means the same flow. Comparing keys is cheaper than
-    /// hashing every packet, and keys also recognise later fragments.
+    /// TCP, UDP and SCTP. Comparing flow keys is cheaper than hashing every packet, and keys also
+    /// recognise later fragments.
     Flow(FlowTerm),
-    /// The identifier as text: of a packet of any other protocol, or an identifier that is known
-    /// without a packet ([`KnownFlow::CommunityId`](crate::KnownFlow::CommunityId)).
+    /// The identifier as text: of another protocol, or known without a packet
+    /// ([`KnownFlow::CommunityId`](crate::KnownFlow::CommunityId)).
     Id(String),
 }
 
 impl TermValues {
-    /// The flow that `$communityId` means. `None` if only the identifier is known, or if the
-    /// expression has no `$communityId`.
+    /// The flow that `$communityId` means, if known.
     pub(crate) fn community_flow(&self) -> Option<FlowTerm> {
         match self.community {
             Some(CommunityTerm::Flow(flow)) => Some(flow),
@@ -146,21 +138,19 @@ impl TermValues {
 /// Value of `$flow`. Two values are equal if their flow keys, or their datagrams, are equal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FlowTerm {
-    /// The flow is known: from the trigger packet, from the first fragment of its datagram, or
-    /// without a packet.
+    /// The flow is known.
     Key {
         key: FlowKey,
         /// Datagram of the trigger packet, if the packet is a fragment.
         trigger: Option<FragmentKey>,
     },
-    /// The trigger packet is a fragment of an unknown flow. The term means its datagram, and the
-    /// flow as soon as the first fragment shows the flow.
+    /// The trigger packet is a fragment of an unknown flow. The term means its datagram and, once
+    /// the first fragment is seen, the flow.
     Datagram(FragmentKey),
 }
 
 impl FlowTerm {
-    /// The value by which two terms are compared: the flow's key, or the datagram if the flow is
-    /// unknown.
+    /// The value by which two terms are compared.
     fn named(&self) -> Result<&FlowKey, &FragmentKey> {
         match self {
             Self::Key { key, .. } => Ok(key),
@@ -205,23 +195,21 @@ impl fmt::Display for CommunityTerm {
 }
 
 /// A piece of pcap-filter text, its origin, and its programs. All expressions of a template share a
-/// piece without variables. A thread that needs the piece for a new link context compiles the piece
-/// and stores the result. If several threads do so at once, the first result stays.
+/// piece without variables.
 #[derive(Debug, Default)]
 pub(crate) struct FilterPiece {
     pub(crate) text: String,
-    /// The text of the template that the user typed. Errors point into this text.
+    /// Text of the template, into which errors point.
     source: Arc<str>,
     segments: Vec<Segment>,
     /// Bytes in `source` of the first name that libpcap looks up each time it compiles the text.
-    /// `None` also if [`Template::resolve`](crate::Template::resolve) did not make this piece.
+    /// `None` also without [`Template::resolve`](crate::Template::resolve).
     pub(crate) name: Option<Range<usize>>,
     /// Set when no name may be looked up any more.
     is_sealed: AtomicBool,
     made: Mutex<Vec<CompiledPiece>>,
 }
 
-/// Result of compiling a piece for a link context.
 type CompiledPiece = (LinkContext, Result<Program, FilterError>);
 
 /// A range of a piece, and the template text that it comes from.
@@ -229,7 +217,7 @@ type CompiledPiece = (LinkContext, Result<Program, FilterError>);
 struct Segment {
     /// End of the range in the piece.
     end: usize,
-    /// Bytes of the template that the range comes from.
+    /// Bytes of the template.
     source: Range<usize>,
     /// Whether the piece repeats these bytes, instead of replacing a variable or a name.
     verbatim: bool,
@@ -241,7 +229,6 @@ impl FilterPiece {
         compile::is_quick(&self.text) || of(&self.lock(), link).is_some()
     }
 
-    /// An empty piece of a template.
     pub(crate) fn of(source: Arc<str>) -> Self {
         Self {
             source,
@@ -249,8 +236,8 @@ impl FilterPiece {
         }
     }
 
-    /// Appends the text for `source`, a range of the template: the same text, or `value`, which
-    /// replaces a variable or a name.
+    /// Appends the text for `source`, a range of the template: the same text, or `value` instead of
+    /// a variable or a name.
     pub(crate) fn push(&mut self, source: Range<usize>, value: Option<&str>) {
         let text = value.unwrap_or(&self.source[source.clone()]);
         self.text.push_str(text);
@@ -287,14 +274,13 @@ impl FilterPiece {
         made
     }
 
-    /// From now on a piece with a [`Self::name`] is not compiled any more, so libpcap looks up none
-    /// of these names.
+    /// Makes [`Self::compile`] reject a piece with a [`Self::name`] for new link contexts.
     pub(crate) fn seal(&self) {
         self.is_sealed.store(true, Relaxed);
     }
 
-    /// Maps bytes of the piece to bytes of the template. A value maps to the whole variable or name
-    /// that it replaces.
+    /// Maps bytes of the piece to bytes of the template. Inside a value, the result is the whole
+    /// variable or name.
     fn source_of(&self, span: Range<usize>) -> Range<usize> {
         let start = self.place_of(span.start, span.is_empty(), |source| source.start);
         let end = self.place_of(span.end, true, |source| source.end);
@@ -303,7 +289,7 @@ impl FilterPiece {
 
     /// Maps the offset `at` in the piece to an offset in the template. With `ending`, `at` is the
     /// end of a range and may belong to the segment that ends at `at`. Inside a value the result is
-    /// the `edge` of the variable or name that the value replaces.
+    /// the `edge` of the variable or name.
     fn place_of(&self, at: usize, ending: bool, edge: fn(&Range<usize>) -> usize) -> usize {
         let mut start = 0;
         for segment in &self.segments {
@@ -320,13 +306,12 @@ impl FilterPiece {
     }
 }
 
-/// The error for a name in a text that is compiled after the names were looked up.
 pub(crate) fn name_too_late(text: &str, name: Range<usize>) -> FilterError {
     let problem = FilterProblem::NameTooLate(text[name.clone()].to_owned());
     FilterError::new(problem, text, name)
 }
 
-/// The stored result for a link context. `None` if the piece was not compiled for this context.
+/// The stored result for a link context.
 fn of(made: &[CompiledPiece], link: LinkContext) -> Option<&Result<Program, FilterError>> {
     made.iter()
         .find(|(of, _)| *of == link)

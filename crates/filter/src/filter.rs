@@ -16,8 +16,6 @@ use crate::{
 ///
 /// [`Filter::prepare`] compiles the expression for one link type at a time, because a link type may
 /// appear late or may have no filtering in libpcap. Packets of other link types do not match.
-/// Evaluation allocates only to remember fragmented datagrams, for the search caches of patterns,
-/// and for each packet that is compared with the text of a Community ID.
 ///
 /// ```
 /// use retroscope_filter::{Aux, Filter, LinkContext, FilterMode, PacketView};
@@ -41,7 +39,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Filter {
     filled: FilledExpression,
-    /// Programs for each link type and mode, one for each piece of the expression.
+    /// For each link type and mode, the programs of the pieces.
     prepared: Vec<((LinkType, FilterMode), Vec<Program>)>,
 }
 
@@ -83,16 +81,14 @@ impl<'p> PacketView<'p> {
     }
 }
 
-/// Answer of a filter: what to do with a packet, and with packets that were set aside.
+/// Answer of a filter about one packet, and about packets that were set aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct FilterAnswer {
     /// Decision about this packet.
     pub decision: Decision,
-    /// Set only if the filter follows a flow and this packet is the first fragment of a datagram.
-    /// The first fragment decides about the later fragments: the caller must evaluate again the
-    /// packets that it set aside under this key. Each of these packets then gets [`Decision::Take`]
-    /// or [`Decision::Skip`].
+    /// Key of a datagram, if this packet is the first fragment and decides about the later
+    /// fragments. The caller must evaluate again the packets that it set aside under this key.
     pub resolves: Option<FragmentKey>,
 }
 
@@ -104,8 +100,8 @@ pub enum Decision {
     /// The packet does not match.
     Skip,
     /// A later fragment whose first fragment has not been seen, or is forgotten. The caller sets
-    /// the packet aside under this key until an answer resolves the key. A packet whose key is
-    /// never resolved does not match.
+    /// the packet aside under this key until an answer resolves the key. Without such an answer the
+    /// packet does not match.
     Maybe(FragmentKey),
 }
 
@@ -129,22 +125,21 @@ impl Filter {
         Ok(Self::new(template.into_plain()?))
     }
 
-    /// Whether [`Filter::prepare`] is quick, apart from name look-ups. If not, a piece is not
-    /// compiled yet for `link`, and libpcap may take more than a millisecond to compile this piece.
+    /// Whether [`Filter::prepare`] is quick, apart from name look-ups. If not, libpcap may take
+    /// more than a millisecond.
     #[must_use]
     pub fn prepares_quickly(&self, link: LinkContext) -> bool {
         self.is_prepared(link.link_type, link.mode) || self.filled.compiles_quickly(link)
     }
 
-    /// Whether the expression has names that libpcap looks up to compile it, if it comes from
-    /// [`Template::resolve`]. `false` for any other expression.
+    /// Whether libpcap must look up names to compile the expression. `false` for an expression that
+    /// does not come from [`Template::resolve`].
     #[must_use]
     pub fn has_names(&self) -> bool {
         self.filled.pieces.iter().any(|piece| piece.name.is_some())
     }
 
-    /// From now on no filter of the same expression looks up names, if the expression comes from
-    /// [`Template::resolve`]: see [`Template::seal`].
+    /// Seals the pieces without variables: see [`Template::seal`].
     pub fn seal(&self) {
         self.filled.pieces.iter().for_each(|piece| piece.seal());
     }
@@ -164,9 +159,8 @@ impl Filter {
         &self.filled
     }
 
-    /// Compiles the expression for a link type and mode. Cheap if the filter is already prepared
-    /// for both, even with another snap length: the snap length does not change which packets
-    /// match.
+    /// Compiles the expression for a link type and mode. Does nothing if the filter is prepared for
+    /// both, even with another snap length, which does not change the set of matching packets.
     ///
     /// # Errors
     /// [`FilterError`] of the first piece that cannot be compiled for this link type. Packets of
@@ -180,16 +174,14 @@ impl Filter {
         Ok(())
     }
 
-    /// Whether the filter is prepared for this link type and mode. If not, no packet of this link
-    /// type and mode matches.
+    /// Whether the filter is prepared for this link type and mode.
     #[must_use]
     pub fn is_prepared(&self, link_type: LinkType, mode: FilterMode) -> bool {
         self.programs(link_type, mode).is_some()
     }
 
     /// The program that alone decides about packets of this link type and mode. `None` if the
-    /// filter is not prepared for this pair. Also `None` for an expression with own terms, which
-    /// needs more than a program.
+    /// filter is not prepared for this pair, or has own terms such as `$flow`.
     #[must_use]
     pub fn program(&self, link_type: LinkType, mode: FilterMode) -> Option<&Program> {
         match self.programs(link_type, mode) {
@@ -204,16 +196,14 @@ impl Filter {
         FlowState::new(&self.filled.terms)
     }
 
-    /// Whether the answer for a packet may depend on earlier packets, which show the datagrams of a
-    /// flow.
+    /// Whether the answer for a packet may depend on earlier packets.
     #[must_use]
     pub fn follows_fragments(&self) -> bool {
         self.filled.terms.followed_flow().is_some()
     }
 
-    /// Whether a packet matches. An expression without own terms takes one run of one program. With
-    /// own terms, the filter knows no fragments except the trigger packet's datagram: see
-    /// [`Filter::evaluate`].
+    /// Whether a packet matches. Of all fragmented datagrams, only the trigger packet's is known
+    /// here: see [`Filter::evaluate`].
     #[must_use]
     pub fn matches(&self, packet: &PacketView<'_>) -> bool {
         match self.program(packet.link_type, packet.mode) {
@@ -223,8 +213,7 @@ impl Filter {
     }
 
     /// [`Filter::matches`] for at most [`Program::MANY`] packets of one link type, mode and
-    /// interface. Bit `n` of the result belongs to packet `n`. Usually a program runs on all
-    /// packets together.
+    /// interface. Bit `n` of the result belongs to packet `n`.
     ///
     /// # Panics
     /// If the filter is prepared and there are more than [`Program::MANY`] packets.
@@ -282,8 +271,8 @@ impl Filter {
     /// Whether the filter reads no byte after the headers of packets of a link type and mode. The
     /// headers end at [`Parsed::headers_end`](retroscope_packet::Parsed::headers_end).
     ///
-    /// `false` if that is not certain, and for every expression with own terms, such as `payload`
-    /// or `$flow`. `true` for a plain expression that is not prepared for the link type.
+    /// `false` if that is not certain, and for every expression with own terms, such as `$flow`.
+    /// `true` for a plain expression that is not prepared for the link type.
     #[must_use]
     pub fn reads_headers_only(&self, link_type: LinkType, mode: FilterMode) -> bool {
         let programs = self.programs(link_type, mode).unwrap_or_default();
@@ -291,8 +280,8 @@ impl Filter {
         self.filled.is_plain() && programs.all(|it| reads_headers_only(it, link_type))
     }
 
-    /// Programs of the pieces for packets of a link type and mode, for example to compile the
-    /// programs to machine code. `None` if the filter is not prepared for this pair.
+    /// Programs of the pieces for packets of a link type and mode. `None` if the filter is not
+    /// prepared for this pair.
     #[must_use]
     pub fn programs(&self, link_type: LinkType, mode: FilterMode) -> Option<&[Program]> {
         let mut prepared = self.prepared.iter();

@@ -7,17 +7,14 @@ use retroscope_packet::{Datagrams, FlowKey, FragmentKey, Parsed, flow_of, fragme
 
 use crate::filled::{FlowTerm, TermValues};
 
-/// The fragments of the flow that a filter follows, as far as known. [`crate::Filter::state`] makes
-/// the state. The caller needs a separate state for each [`crate::Filter`] and for each pass over
-/// the packets. The size of a state is bounded.
+/// The known fragments of the flow that a filter follows. [`crate::Filter::state`] makes the state.
+/// The caller needs a separate state for each [`crate::Filter`] and for each pass over the packets.
 ///
 /// A later fragment of TCP, UDP or SCTP carries no ports. It belongs to the flow if the first
-/// fragment of its datagram does. Before the first fragment is seen, a later fragment is usually
-/// undecided if its addresses and its protocol fit the flow.
+/// fragment of its datagram does.
 #[derive(Debug, Clone, Default)]
 pub struct FlowState {
-    /// Whether a datagram belongs to the flow. Known from the first fragment of the datagram, or
-    /// from the trigger packet.
+    /// Whether a datagram belongs to the flow.
     datagrams: Datagrams<bool>,
     /// Whether a datagram was evicted because there were too many. Its later fragments may then be
     /// missed.
@@ -27,7 +24,6 @@ pub struct FlowState {
 }
 
 impl FlowState {
-    /// The state that follows from the trigger packet alone.
     pub(crate) fn new(terms: &TermValues) -> Self {
         let mut state = Self::default();
         if let Some(datagram) = terms.datagram() {
@@ -36,9 +32,9 @@ impl FlowState {
         state
     }
 
-    /// Learns from a packet if the packet is the first fragment of a datagram. Returns the key of
-    /// that datagram, whose later fragments are then decided. `None` for any other packet, and if
-    /// the packet's flow or the filter's flow is unknown.
+    /// Learns from the first fragment of a datagram. Returns the key of the datagram, whose later
+    /// fragments are then decided. `None` for any other packet, and if the packet's or the filter's
+    /// flow is unknown.
     pub(crate) fn observe(&mut self, term: FlowTerm, packet: &Parsed) -> Option<FragmentKey> {
         let datagram = fragment_of(packet).filter(|_| !packet.is_later_fragment())?;
         let flow = flow_of(packet)?;
@@ -64,8 +60,7 @@ impl FlowState {
         let Some(key) = self.key(term) else {
             return Some(false);
         };
-        // The flow's ports are unknown, so any packet of this protocol between the two hosts
-        // belongs to the flow.
+        // The flow's ports are unknown, so the addresses and the protocol decide.
         if let FlowKey::Ip { proto, .. } = key
             && matches!(proto, TCP | UDP | SCTP)
         {
@@ -89,8 +84,8 @@ impl FlowState {
     }
 }
 
-/// Whether a packet may belong to a flow, without a comparison of ports: the addresses must agree,
-/// and the protocol if the packet shows its protocol.
+/// Compares the addresses with those of an IP flow, and the protocol if the packet shows its
+/// protocol, but no ports.
 fn could_belong(key: FlowKey, packet: &Parsed) -> bool {
     let Some(ip) = packet.network else {
         return false;

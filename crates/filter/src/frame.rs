@@ -1,7 +1,7 @@
 //! A packet as programs see it, laid out for machine code.
 //!
 //! Machine code walks an array of frames ([`Program::run_many`](crate::Program::run_many)), so the
-//! layout is fixed at 24 bytes. The last word packs the packet's [`Aux`].
+//! layout is fixed at 24 bytes.
 #![expect(
     unsafe_code,
     reason = "a frame keeps its slice as pointer and length, whose order in memory Rust leaves open for a slice"
@@ -18,9 +18,6 @@ const PACKET_HOST: u32 = 0;
 const PACKET_OUTGOING: u32 = 4;
 
 /// One packet: captured bytes, length on the wire, and [`Aux`].
-///
-/// Cheap to make and to copy, and readable from any thread. A frame borrows the bytes, so nobody
-/// can change them while the frame exists.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct FilterFrame<'p> {
@@ -119,11 +116,8 @@ impl fmt::Debug for FilterFrame<'_> {
 }
 
 impl PackedAux {
-    /// Set if the interface index is known.
     pub(crate) const HAS_INTERFACE: u64 = 1 << 32;
-    /// Set if the packet type is known.
     pub(crate) const HAS_TYPE: u64 = 1 << 33;
-    /// Lowest bit of the packet type.
     pub(crate) const TYPE_SHIFT: u32 = 34;
     /// Bits of the packet type, after the shift.
     pub(crate) const TYPE_MASK: u32 = 0b111;
@@ -148,7 +142,6 @@ impl PackedAux {
         (self.0 & Self::HAS_TYPE != 0).then_some(value & Self::TYPE_MASK)
     }
 
-    /// The interface index, `None` if unknown.
     #[inline]
     pub(crate) fn interface(self) -> Option<u32> {
         let [a, b, c, d, ..] = self.0.to_le_bytes();

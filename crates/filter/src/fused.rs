@@ -18,10 +18,8 @@ use crate::{
 
 /// Programs that see the same packets, and a way to run all of them at once.
 ///
-/// For three or more programs on Ethernet, Linux cooked captures or raw IP, the machine code finds
-/// the protocols of a packet once. Each program runs by itself until there is machine code, and
-/// also if the programs are too long for one function. A clone refers to the same programs and
-/// machine code, and copies neither.
+/// Each program runs by itself until there is machine code, and also if the programs are too long
+/// for one function. A clone refers to the same programs and machine code.
 ///
 /// ```
 /// use retroscope_filter::{Aux, FilterFrame, Instruction, FusedPrograms, Program};
@@ -43,9 +41,8 @@ pub struct FusedPrograms {
 struct FusedState {
     link_type: LinkType,
     programs: Vec<Program>,
-    /// Machine code, set once and then used.
     code: OnceLock<MachineCode<FusedFunction>>,
-    /// The code is not needed any more. Orders nothing else, so all accesses are Relaxed.
+    /// Marked by [`FusedPrograms::give_up`]. Orders nothing else, so all accesses are Relaxed.
     is_stale: AtomicBool,
 }
 
@@ -53,8 +50,8 @@ impl FusedPrograms {
     /// Maximum number of programs, and of frames in one [`Self::run_many`].
     pub const MANY: usize = Program::MANY;
 
-    /// Combines programs, without machine code yet. The machine code is quickest on packets of
-    /// `link_type`, but is correct for all.
+    /// Combines programs, without machine code yet. The machine code is correct for packets of all
+    /// link types, but is made for `link_type`.
     ///
     /// # Panics
     /// If there are more than [`Self::MANY`] programs.
@@ -78,9 +75,8 @@ impl FusedPrograms {
         &self.shared.programs
     }
 
-    /// Compiles the programs together, on this thread, for every clone. Does nothing if there is
-    /// machine code already. Takes about 0.5 ms for each program; a [`Compiler`](crate::Compiler)
-    /// has its own thread for that.
+    /// Compiles the programs together, on this thread, for every clone. Takes about 0.5 ms for each
+    /// program; a [`Compiler`](crate::Compiler) has its own thread for that.
     ///
     /// # Errors
     /// [`NativeError`]; each program runs as before.
@@ -134,7 +130,6 @@ impl FusedPrograms {
         any
     }
 
-    /// The bits of all programs.
     pub(crate) fn all(&self) -> u64 {
         let count = u32::try_from(self.shared.programs.len()).unwrap_or(u32::MAX);
         u64::MAX.unbounded_shr(u64::BITS.saturating_sub(count))
@@ -145,8 +140,7 @@ impl FusedPrograms {
         self.shared.is_stale.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nobody needs the code any more: it was marked by [`Self::give_up`], or this is the
-    /// only clone.
+    /// Whether the code was marked by [`Self::give_up`], or this is the only clone.
     pub(crate) fn is_given_up(&self) -> bool {
         self.shared.is_stale.load(Ordering::Relaxed) || Arc::strong_count(&self.shared) == 1
     }

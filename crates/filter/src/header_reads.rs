@@ -2,13 +2,13 @@
 //! [`Parsed::headers_end`](retroscope_packet::Parsed::headers_end).
 //!
 //! The length of the headers depends on the packet. So the module follows the program and remembers
-//! the values that fields have on every path to an instruction. A load is accepted if these values
-//! prove that a header is at its offset. On Ethernet, for example, a load from a TCP header over
-//! IPv4 needs three tests before it: of the EtherType, of the protocol and of the fragment offset.
-//! Its offset must count from the length of the IPv4 header.
+//! the values of fields on every path to an instruction. A load is accepted if these values prove
+//! that a header is at its offset. On Ethernet, for example, a load from a TCP header over IPv4
+//! needs tests of the EtherType, of the protocol and of the fragment offset. Its offset must count
+//! from the length of the IPv4 header.
 //!
-//! Everything else counts as payload: loops (`protochain`), computed offsets, and every load on a
-//! link type that [`LinkLayout`] does not have.
+//! Loops (`protochain`), computed offsets, and every load on a link type that [`LinkLayout`] does
+//! not have count as payload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ const IPV6_HEADER: u32 = 40;
 /// A field of the packet: offset, bytes, and the bits of its value that matter.
 type HeaderField = (u32, u32, u32);
 
-/// For each field that the program has tested: the values that the field may have.
+/// For each remembered field: the values that the field may have.
 type FieldValues = BTreeMap<HeaderField, BTreeSet<u32>>;
 
 /// The content of a register or a scratch word.
@@ -61,8 +61,8 @@ struct PathState {
     facts: FieldValues,
 }
 
-/// The offset up to which all bytes certainly belong to headers, and the offset of the IPv4 header
-/// if there certainly is an IPv4 header.
+/// The offset up to which the bytes of a well-formed packet belong to headers, and the offset of
+/// its IPv4 header, if certain.
 fn headers(layout: LinkLayout, facts: &FieldValues) -> (u32, Option<u32>) {
     match layout {
         LinkLayout::EtherType { at, bytes } => after_type(facts, at.into(), bytes.into()),
@@ -135,8 +135,8 @@ fn ipv6(facts: &FieldValues, at: u32) -> (u32, Option<u32>) {
     (at + IPV6_HEADER + more, None)
 }
 
-/// The length in bytes of the shortest header of these protocols, 0 for an unknown protocol. `icmp`
-/// is the protocol number of ICMP or ICMPv6.
+/// Length in bytes of the shortest header of these protocols, 0 for an unknown protocol. `icmp` is
+/// the number of ICMP or ICMPv6.
 fn shortest(protocols: &BTreeSet<u32>, icmp: u32) -> u32 {
     let bytes = protocols.iter().map(|protocol| match protocol {
         6 => 20,
@@ -160,8 +160,7 @@ fn is_one_of(facts: &FieldValues, field: HeaderField, of: &[u32]) -> bool {
     values.is_some_and(|values| values.iter().all(|value| of.contains(value)))
 }
 
-/// Whether a program reads only the headers of packets of a link type. `false`: the program may
-/// read payload.
+/// Whether a program reads only the headers of packets of a link type.
 pub(crate) fn reads_headers_only(program: &Program, link_type: LinkType) -> bool {
     let instructions = program.instructions();
     let is_load = |it: &Instruction| load_bytes(it.code) > 0 || it.code == op::LDX_B_MSH;
@@ -195,7 +194,6 @@ pub(crate) fn reads_headers_only(program: &Program, link_type: LinkType) -> bool
     true
 }
 
-/// Merges the facts of another path to an instruction into `known`.
 fn merge(known: &mut Option<PathState>, other: PathState) {
     match known {
         Some(known) => known.join(&other),
@@ -280,7 +278,7 @@ impl PathState {
     /// The content that a load at the offset `at` gives. `None` if the load may read payload.
     fn load(&self, code: u16, at: u32, layout: LinkLayout) -> Option<RegisterValue> {
         if at >= ANCILLARY {
-            // Ancillary data: no byte of the packet.
+            // No byte of the packet: ancillary data, or an offset beyond every packet.
             return Some(RegisterValue::Unknown);
         }
         let bytes = load_bytes(code);
@@ -308,8 +306,8 @@ impl PathState {
         (end <= bytes).then_some(RegisterValue::Unknown)
     }
 
-    /// Remembers that a field has this value, if there is room. Without a fact the module accepts
-    /// fewer loads, so to drop a fact is safe.
+    /// Remembers that a field has this value, if there is room. Without the fact fewer loads are
+    /// accepted, so to drop a fact is safe.
     fn learn(&mut self, field: HeaderField, value: u32) {
         if self.facts.len() < FIELDS_MAX || self.facts.contains_key(&field) {
             self.facts.insert(field, BTreeSet::from([value]));
@@ -359,7 +357,6 @@ mod tests {
             known = known.decide(test(op::JSET_K, 0x10)).1;
         }
         assert_eq!(known.facts.len(), FIELDS_MAX);
-        // A new value of a remembered field replaces the old value.
         known.a = RegisterValue::Field((0, 1, 0xff));
         known = known.decide(test(op::JEQ_K, 8)).0;
         assert_eq!(only(&known.facts, (0, 1, 0xff)), Some(8));

@@ -1,9 +1,8 @@
 //! The interpreter of classic BPF: safe code, no allocation, no panic.
 //!
-//! The interpreter defines what a program means. Tests compare machine code with the interpreter.
-//! Apart from ancillary data, the limit on backward jumps and results that C leaves undefined, the
-//! interpreter follows libpcap's `bpf_filter`. Arithmetic wraps at 32 bits. A load beyond the
-//! captured bytes or a division by zero gives the result 0.
+//! The interpreter defines what a program means. Apart from ancillary data, the limit on backward
+//! jumps and results that C leaves undefined, the interpreter follows libpcap's `bpf_filter`. A
+//! load beyond the captured bytes or a division by zero gives the result 0.
 
 use retroscope_bpf::{
     ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, Instruction, MEMORY_WORDS, jump_target,
@@ -16,8 +15,8 @@ use crate::frame::PackedAux;
 /// for each extension header. The smallest header has 8 bytes, a packet usually at most 256 KiB.
 pub(crate) const BACKWARD_JUMPS_MAX: u32 = 65_536;
 
-/// Runs validated instructions. Returns the number of bytes to keep; `None` means 0. `aux` is
-/// `None` if absolute loads always read the packet.
+/// Runs validated instructions. Returns the number of bytes to keep; `None` means 0. Without `aux`,
+/// absolute loads always read the packet.
 pub(crate) fn run(
     instructions: &[Instruction],
     packet: &[u8],
@@ -90,8 +89,8 @@ fn skip(instruction: &Instruction, condition: bool) -> usize {
 }
 
 /// Applies the operation of `code` to `a` and `operand`. `None` for a division by zero. C does not
-/// define shifts by 32 bits or more. The result here is 0, as libpcap's interpreter gives for
-/// shifts by `X`.
+/// define shifts by 32 bits or more; here they give 0, as in libpcap's interpreter for shifts by
+/// `X`.
 #[inline]
 pub(crate) fn arithmetic(code: u16, a: u32, operand: u32) -> Option<u32> {
     Some(match code {

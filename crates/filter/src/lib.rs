@@ -1,21 +1,18 @@
 //! pcap-filter(7) expressions. The system's libpcap compiles an expression to classic BPF, which
 //! runs as machine code or in a safe interpreter. Templates take values from a trigger packet.
 //!
-//! - [`compile()`] turns text into a [`Program`]; errors point into the text.
-//!   [`Program::make_native`] turns a program into machine code. A [`Compiler`] does so on its own
-//!   thread, while the data path continues.
+//! - [`compile()`] turns text into a [`Program`]; errors point into the text. A [`Compiler`] turns
+//!   programs into machine code on its own thread.
 //! - [`Template`] is an expression with variables (`host $srcIP`) and Retroscope's own terms
 //!   (`$flow`, `payload contains "…"`). With the facts of a trigger packet a template becomes a
 //!   [`FilledExpression`].
-//! - [`FusedPrograms`] runs many programs together, as one function if they are short enough.
-//! - [`Filter`] is a filled expression, compiled for each link type of the sources. It decides what
-//!   to do with a packet.
+//! - [`FusedPrograms`] runs up to 64 programs together.
+//! - [`Filter`] is a filled expression, compiled for each link type of the sources.
 //! - [`RuleSet`] holds thousands of filters and finds, mostly by look-ups, all that match a packet.
 //!
-//! The crate is pure: bytes in, answers out. It has no sockets, and no thread except the
-//! [`Compiler`]'s. It uses the system in few ways. Names are looked up in the system's tables and
-//! resolver, machine code needs executable memory, a clock measures compile times, and hash tables
-//! have random seeds.
+//! The crate has no sockets, and no thread except the [`Compiler`]'s. It uses the system's tables
+//! and resolver for names, executable memory, a clock for compile times, and random seeds of hash
+//! tables.
 
 mod aux;
 mod chain;

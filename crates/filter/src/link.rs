@@ -2,19 +2,18 @@
 
 use retroscope_packet::LinkType;
 
-/// Everything that libpcap needs to know in addition to the expression.
+/// Parameters of libpcap's compiler, in addition to the expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LinkContext {
     /// Link-layer header type of the packets.
     pub link_type: LinkType,
-    /// Snap length of the file or interface in bytes. Accepting programs return this number, but an
-    /// empty expression at most 262,144. 0, or more than `i32::MAX`, means libpcap's maximum,
-    /// 262,144 for most link types.
+    /// Snap length of the file or interface in bytes. 0, or more than `i32::MAX`, means libpcap's
+    /// maximum, 262,144 for most link types.
     pub snaplen: u32,
     /// Whether packets come from a file or an interface.
     pub mode: FilterMode,
-    /// Whether libpcap's optimizer runs. The optimizer never runs on some very long expressions,
-    /// for which it would take too long (see [`crate::compile()`]).
+    /// Whether libpcap's optimizer runs, except on some very long expressions (see
+    /// [`crate::compile()`]).
     pub optimize: bool,
 }
 
@@ -48,7 +47,7 @@ pub(crate) enum LinkLayout {
 impl LinkLayout {
     pub(crate) const ETHERNET: Self = Self::EtherType { at: 12, bytes: 14 };
 
-    /// The layout of a link type. `None` for every link type that is not listed here.
+    /// The layout of a link type, if known.
     pub(crate) fn of(link_type: LinkType) -> Option<Self> {
         Some(match link_type {
             LinkType::ETHERNET => Self::ETHERNET,
@@ -62,8 +61,8 @@ impl LinkLayout {
     }
 }
 
-/// Whether packets come from a file or from an interface. libpcap compiles some primitives for one
-/// of the two only.
+/// Whether packets come from a file or from an interface. libpcap compiles some primitives for only
+/// one of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FilterMode {
     /// Like `tcpdump -r`: the netmask is 0, and most link types have no `inbound`, `outbound` or

@@ -3,9 +3,8 @@
 //!
 //! A probe cuts the text after some words and appends a number that does not fit 32 bits. libpcap's
 //! scanner rejects the number with its own message, but only if the parser gets that far. If the
-//! probe gives that message, every word before the cut is acceptable. If the probe gives the
-//! original error, the place is before the cut. Bisection finds the first such cut, so even a long
-//! expression needs only about a dozen probes.
+//! probe gives the original error instead, the place is before the cut. Bisection finds the first
+//! such cut with about a dozen probes, even in a long expression.
 
 use std::{ffi::CString, ops::Range};
 
@@ -19,16 +18,14 @@ use crate::{
 const PARSER: &str = "can't parse filter expression: ";
 /// The parser's error, which names no word.
 const SYNTAX: &str = "syntax error";
-/// A number that the scanner rejects because it does not fit 32 bits. It does not resemble a number
-/// that a user writes.
+/// A number that does not fit 32 bits and that no user writes.
 const PROBE: &str = " 0x5afe5afe5afe5afe ";
-/// Errors that may come from the system's resolver. If such an error fits several words of the
-/// text, the place is the first of these words: a probe would call the resolver again, which may be
-/// slow.
+/// Errors that may come from the system's resolver. If such an error fits several words, the place
+/// is the first of these words: a probe would call the resolver again, which may be slow.
 const RESOLVER: [&str; 2] = ["unknown host", "unknown network"];
 
-/// The error for `message`, which `handle` gave for `text`. Its place is a word or a quoted phrase,
-/// or empty at the end of the text if something is missing at the end.
+/// The error for `message`, which `handle` gave for `text`. Its place is a word, a quoted phrase,
+/// or the end of the text.
 pub(crate) fn refusal(text: &str, message: &str, handle: &mut CompileHandle) -> FilterError {
     let words = words(text);
     let short = message.strip_prefix(PARSER).unwrap_or(message);
@@ -106,7 +103,7 @@ fn word_meant(
         .or(Some(upto))
 }
 
-/// Bytes of several words that the message quotes exactly as in the text, such as `"10.0.0.1/8"`.
+/// Bytes of words that the message quotes exactly as in the text, such as `"10.0.0.1/8"`.
 fn quoted_phrase(text: &str, message: &str) -> Option<Range<usize>> {
     let phrase = message
         .split('"')
@@ -116,8 +113,8 @@ fn quoted_phrase(text: &str, message: &str) -> Option<Range<usize>> {
     Some(start..start + phrase.len())
 }
 
-/// Whether the message names `word`: in quotes, or as one of the message's words if it is a number,
-/// an address or the like. Ordinary words of a message do not count.
+/// Whether the message names `word`: in quotes, or as one of the message's words if `word` has a
+/// digit.
 fn named_in(message: &str, word: &str) -> bool {
     let bare = word.strip_prefix('\\').unwrap_or(word);
     if bare.is_empty() || !bare.starts_with(|c: char| c.is_ascii_alphanumeric() || c == ':') {
@@ -141,7 +138,6 @@ fn named_in(message: &str, word: &str) -> bool {
 
 /// Keywords that an error without a quoted word is about.
 fn keywords(message: &str) -> &'static [&'static str] {
-    /// Part of the message, and the keywords.
     const TABLE: [(&str, &[&str]); 16] = [
         ("VLAN support", &["vlan"]),
         ("MPLS support", &["mpls"]),

@@ -9,13 +9,12 @@
 //! | Ethernet hosts | ether_hostton(3) |
 //!
 //! nsswitch.conf(5) may direct any of these calls to another machine. So this module looks names up
-//! once. If the meaning stays the same, it replaces names of hosts, ports and protocols by the
-//! numbers and addresses that libpcap would find. Other names, such as those of networks, stay;
-//! text with such names is not compiled any more after [`crate::Template::seal`].
+//! once. Where the meaning stays the same, numbers and addresses replace the names of hosts, ports
+//! and protocols. Text with other names is not compiled any more after [`crate::Template::seal`].
 //!
-//! To distinguish names from keywords, this module lets libpcap compile `type WORD` for 802.11.
-//! After `type` libpcap's parser accepts any name, rejects all but a few as unknown types, and
-//! looks nothing up. For most keywords libpcap reports a syntax error.
+//! To distinguish names from keywords, libpcap compiles `type WORD` for 802.11. After `type`
+//! libpcap's parser accepts any name, rejects all but a few as unknown types, and looks nothing up.
+//! For most keywords libpcap reports a syntax error.
 
 use std::{
     ffi::CString,
@@ -37,7 +36,6 @@ const IEEE802_11: LinkType = LinkType(105);
 /// Types of 802.11 that have names in libpcap (`ieee80211_types` of `grammar.y`).
 const TYPES: [&str; 5] = ["mgt", "management", "ctl", "control", "data"];
 
-/// A name and, if known, its replacement.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     /// Bytes of the name in the text.
@@ -49,7 +47,7 @@ pub(crate) struct Name {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NameMeaning {
-    /// Replacements with the same meaning to libpcap: byte ranges and their new texts, in order.
+    /// Replacements with the same meaning to libpcap: byte ranges and new texts, in order.
     Known(Vec<(Range<usize>, String)>),
     /// The name was not looked up, was not found, or cannot be replaced by a number.
     Unknown,
@@ -69,14 +67,14 @@ enum NameKind {
     Port,
     PortRange,
     Proto,
-    /// Values of 802.11, LLC or pf: libpcap has its own table for these, or compares the text.
+    /// Values of 802.11, LLC or pf, which libpcap finds in its own table, or compares as text.
     Literal,
     Host,
     Other,
 }
 
-/// The names in `piece`, a range of `text` with pcap-filter text, in order. Without `looks_up` all
-/// names are unknown.
+/// The names in `piece`, a range of `text` with pcap-filter text, in order. Without `looks_up` no
+/// name has a known replacement.
 pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name> {
     let mut words = words(&text[piece.clone()]);
     for Word { span, .. } in &mut words {
@@ -100,8 +98,7 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
         let is_name = known.is_none()
             && !(is_range && is_range_of_numbers(shown))
             && is_identifier(shown, &mut libpcap);
-        // An operand that begins with a keyword does not inherit the qualifiers of the previous
-        // operand.
+        // An operand that begins with a keyword does not inherit qualifiers.
         let is_keyword = begins && !is_name && is_keyword(shown);
         if let Some(qualifier) = known.or(is_keyword.then_some(Qualifier::Proto)) {
             let head = match &mut head {
@@ -130,8 +127,7 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
         }
         let is_alone = is_own && !is_inherited(text, &words[index + 1..]);
         let is_first = index > 0 && words[index - 1].kind == WordKind::Open;
-        // A host name in the same piece as a variable is an error anyway, so the resolver is not
-        // asked.
+        // A host name next to a variable is an error anyway, so the resolver is not asked.
         let is_host = head.is_some_and(|head| head.kind == NameKind::Host);
         let looks_up = looks_up && !(is_host && has_variable);
         if let Some(meaning) = meaning(shown, word, head, looks_up, is_alone, is_first) {
@@ -151,8 +147,7 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
     names
 }
 
-/// Whether the operand in the words `behind`, which follow a value, may take the qualifiers of that
-/// value.
+/// Whether the operand in the words after a value may take the qualifiers of the value.
 fn is_inherited(text: &str, behind: &[Word]) -> bool {
     let mut behind = behind
         .iter()
@@ -204,16 +199,16 @@ fn is_keyword(word: &str) -> bool {
     word.starts_with(|first: char| first.is_ascii_alphabetic()) && !is_address
 }
 
-/// Whether a word consists of digits, hyphens and dots, such as `1-2`. libpcap takes `1-2` as two
-/// ports after `portrange`, and as a name elsewhere.
+/// Whether a word consists of digits, hyphens and dots. libpcap takes `1-2` as two ports after
+/// `portrange`, and as a name elsewhere.
 fn is_range_of_numbers(word: &str) -> bool {
     word.bytes()
         .all(|b| b.is_ascii_digit() || b == b'-' || b == b'.')
 }
 
-/// The meaning of a name. `None` if libpcap looks nothing up for this name. `is_alone`: no other
-/// value shares the qualifiers. `is_first`: the name follows an opening parenthesis, where libpcap
-/// accepts no second parenthesis.
+/// The meaning of a name. `None` if libpcap looks nothing up. `is_alone`: no other value shares the
+/// qualifiers. `is_first`: the name follows an opening parenthesis, after which libpcap accepts no
+/// second parenthesis.
 fn meaning(
     name: &str,
     word: &Word,
@@ -256,8 +251,7 @@ fn meaning(
     Some(known.unwrap_or(NameMeaning::Unknown))
 }
 
-/// All addresses of a host that libpcap would compare with: the resolver's result, restricted to
-/// one IP version if `proto` is `ip` or `ip6`.
+/// The resolver's addresses of a host, of only one IP version if `proto` is `ip` or `ip6`.
 fn addresses(host: &str, proto: Option<&str>, is_first: bool) -> Option<String> {
     let all = (host, 0).to_socket_addrs().ok()?;
     let its = all.filter(|it| proto != Some(if it.is_ipv6() { "ip" } else { "ip6" }));
@@ -265,8 +259,7 @@ fn addresses(host: &str, proto: Option<&str>, is_first: bool) -> Option<String> 
     any_of(&its, is_first)
 }
 
-/// Joins addresses with `or`, several of them in parentheses unless `is_first`. `None` without
-/// addresses.
+/// Joins addresses with `or`, in parentheses if there are several. `is_first`: without parentheses.
 fn any_of(addresses: &[IpAddr], is_first: bool) -> Option<String> {
     let texts: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
     let all = texts.join(" or ");
@@ -277,8 +270,7 @@ fn any_of(addresses: &[IpAddr], is_first: bool) -> Option<String> {
     }
 }
 
-/// Whether libpcap takes a word for a name, and not for a keyword, a number or an address. Opens
-/// `libpcap` on first use.
+/// Whether libpcap takes a word for a name, and not for a keyword, a number or an address.
 fn is_identifier(word: &str, libpcap: &mut Option<CompileHandle>) -> bool {
     if !word.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '\\') {
         return false;
@@ -353,13 +345,11 @@ mod tests {
             ("ether host box or gateway gate", &["box", "gate"]),
             ("host data", &["data"]),
             ("portrange ssh-http", &["ssh-http"]),
-            // Number ranges are ports after `portrange` only.
             ("host 1-2 or net 1.2.3.4.5", &["1-2", "1.2.3.4.5"]),
             ("port 1-2 or proto 1.2.3.4.5", &["1-2", "1.2.3.4.5"]),
             ("portrange 1-2 and host 1-2 and llc u", &["1-2"]),
             ("port no-such-port-anywhere", &["no-such-port-anywhere"]),
-            // `port ssh` is `tcp port 22`, but `tcp` must not apply to the other value, nor replace
-            // `udp`.
+            // `tcp` of `tcp port 22` must not apply to the other value, nor replace `udp`.
             ("port ssh or 443", &["ssh"]),
             ("port 443 or ssh", &["ssh"]),
             ("udp port ssh", &["ssh"]),
@@ -371,7 +361,7 @@ mod tests {
     }
 
     /// After each of these keywords `x.example` must count as a name, but not of a port or
-    /// protocol: it must not inherit the qualifiers of an earlier operand.
+    /// protocol.
     #[test]
     fn no_keyword_leaves_a_host_the_qualifiers_of_an_earlier_operand() {
         let protocols = "ip ip6 arp rarp tcp udp sctp ether link fddi tr ppp slip wlan decnet iso isis \
@@ -379,7 +369,7 @@ mod tests {
             icmp icmp6 igmp igrp pim vrrp carp ah esp atalk aarp lat sca moprc mopdl stp ipx netbeui radio";
         let directions =
             "src dst ra ta addr1 addr2 addr3 addr4 address1 address2 address3 address4";
-        // These words are not qualifiers: current libpcap accepts no name after these words.
+        // Keywords after which current libpcap accepts no name.
         let others = "less greater len length inbound outbound ifindex vlan mpls pppoed pppoes geneve \
             lane metac bcc oam oamf4 sc ilmic vpi vci \
             connectmsg rnr rulenum srnr subrulenum fisu lssu lsu msu sio opc dpc sls hsio hopc hdpc hsls byte broadcast multicast mask";
@@ -461,7 +451,7 @@ mod tests {
         assert_eq!(any_of(&[], false), None);
     }
 
-    /// The numbers are libpcap's: a name and its number give the same program.
+    /// A name and its number give the same program.
     #[test]
     fn ports_and_protocols_become_numbers() {
         let link = LinkContext {

@@ -22,7 +22,6 @@ const TABLE_MIN: usize = 6;
 /// Number of targets of a chain above which a search replaces the comparisons in order.
 const TARGETS_MAX: usize = 8;
 
-/// Result of a comparison.
 enum BranchCondition {
     Always(bool),
     /// 1 or 0, in 8 bits.
@@ -30,7 +29,6 @@ enum BranchCondition {
 }
 
 impl Translator<'_, '_> {
-    /// Translates a conditional jump.
     pub(super) fn branch(&mut self, index: usize, mut known: KnownState) {
         let instruction = self.program.instructions[index];
         let Some((if_true, if_false)) = instruction.targets(index) else {
@@ -93,8 +91,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Compares two values. `code` is the operation's code for a constant operand, also if the
-    /// operand is `X`.
+    /// Compares two values. `code` is the operation's code for a constant operand.
     fn compare(&mut self, code: u16, a: Value, b: Value) -> BranchCondition {
         let condition = match code {
             op::JEQ_K => IntCC::Equal,
@@ -145,8 +142,8 @@ impl Translator<'_, '_> {
     }
 
     /// The chain of comparisons from `index` on, each of which follows if the previous one does not
-    /// hold. The chain ends before a loop head, which has a separate block. Returns the target of
-    /// each constant, and the target if no comparison holds.
+    /// hold. A loop head needs a separate block and ends the chain. Returns the target of each
+    /// constant, and the target if no comparison holds.
     fn chain(&self, index: usize) -> (Vec<(u32, usize)>, usize) {
         let mut cases: Vec<(u32, usize)> = Vec::new();
         let mut seen = std::collections::HashSet::new();
@@ -169,7 +166,7 @@ impl Translator<'_, '_> {
         (cases, at)
     }
 
-    /// Ends the block with a chain of comparisons. The constants differ, so their order does not
+    /// Ends the block with a chain of comparisons. The constants differ, so the order does not
     /// matter.
     fn compare_in_order(
         &mut self,
@@ -243,7 +240,6 @@ impl Translator<'_, '_> {
         Some(self.tables.len() - 1)
     }
 
-    /// Whether a value is in a table.
     fn look_up(&mut self, value: Value, table: usize) -> Value {
         let ConstantSet {
             slots,
@@ -264,7 +260,7 @@ impl Translator<'_, '_> {
         self.ins().icmp(IntCC::Equal, value, constant)
     }
 
-    /// Ends the block with a search among the constants, for a chain with many targets.
+    /// Ends the block with a search among the constants.
     fn search(
         &mut self,
         value: Value,
@@ -287,7 +283,7 @@ impl Translator<'_, '_> {
 /// Constants with the same target.
 enum ConstantGroup {
     One(u32),
-    /// Index of the table that holds the constants.
+    /// Index of the table.
     Table(usize),
 }
 

@@ -1,8 +1,7 @@
 //! Memory for machine code, and calls of machine code.
 //!
-//! Memory is written first and then made executable, never both at once. It belongs to its
-//! [`MachineCode`], which unmaps it when dropped. A run borrows the [`MachineCode`], so no thread
-//! can be inside the code when it is unmapped.
+//! Memory is written first and then made executable, never both at once. A run borrows the
+//! [`MachineCode`], so no thread is inside the code when the memory is unmapped.
 #![expect(
     unsafe_code,
     reason = "calls machine code: 5 to 10 times as fast as the interpreter"
@@ -18,7 +17,7 @@ use super::{
 };
 use crate::FilterFrame;
 
-/// Types of generated functions. No other module may implement this unsafe trait.
+/// Types of generated functions.
 ///
 /// # Safety
 /// The type is a pointer to a function.
@@ -33,7 +32,6 @@ unsafe impl FunctionPointer for FusedFunction {}
 #[derive(Debug)]
 pub(crate) struct MachineCode<F> {
     function: F,
-    /// Memory that holds the function.
     _memory: Mmap,
     /// Tables in which the code looks up constants. The code contains their addresses.
     _tables: Vec<Box<[u32]>>,
@@ -48,7 +46,7 @@ unsafe impl<F: Send> Send for MachineCode<F> {}
 unsafe impl<F: Sync> Sync for MachineCode<F> {}
 
 impl<F: FunctionPointer> MachineCode<F> {
-    /// Maps generated code. `start` is the time at which its compilation began.
+    /// Maps generated code. `start` is the time at which the compilation began.
     ///
     /// # Errors
     /// [`NativeError::Memory`]
@@ -101,9 +99,9 @@ impl MachineCode<ProgramFunction> {
 }
 
 impl MachineCode<FusedFunction> {
-    /// Fills the first `frames.len()` elements of `results`. Bit `n` of a result tells whether
-    /// program `n` keeps any byte of the frame. Returns all bits that are set in any result. Panics
-    /// if there are more frames than results.
+    /// Fills the first `frames.len()` elements of `results`: see
+    /// [`FusedPrograms::run_many`](crate::FusedPrograms::run_many). Panics if there are more frames
+    /// than results.
     #[inline]
     pub(crate) fn run_many(&self, frames: &[FilterFrame<'_>], results: &mut [u64]) -> u64 {
         assert!(frames.len() <= results.len());
@@ -123,7 +121,6 @@ impl MachineCode<FusedFunction> {
 mod tests {
     use crate::{Aux, FilterFrame, Instruction, NativeError, Program, native};
 
-    /// The line of `/proc/self/maps` for `address`.
     fn mapping(address: usize) -> Option<String> {
         let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");
         let contains = |line: &&str| {
@@ -136,7 +133,7 @@ mod tests {
             .map(str::to_owned)
     }
 
-    /// Runs one of the tests below in a separate process. Returns the text that it printed.
+    /// Runs one of the tests below in a separate process. Returns its output.
     fn alone(test: &str) -> String {
         let this = std::env::current_exe().expect("a test program");
         let output = std::process::Command::new(this)
@@ -148,9 +145,8 @@ mod tests {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Runs in a separate process, because other tests map code too. A mapping of another test may
-    /// get the address of the unmapped code, with the same flags and length, before this test
-    /// checks the address.
+    /// Runs in a separate process, because a mapping of another test may get the address of the
+    /// unmapped code, with the same flags and length.
     #[test]
     #[ignore = "started by code_is_never_writable_and_given_back"]
     fn mapped() {

@@ -19,11 +19,11 @@ const WAITING_MAX: u64 = 65_536;
 /// Maximum number of failures kept for [`Compiler::failures`]. Further failures are only counted.
 const FAILURES_MAX: usize = 16;
 
-/// The thread `filter-compiler`. A submitted program that compiles runs as machine code from some
-/// moment on, in every clone.
+/// The thread `filter-compiler`. After its compilation, a submitted program runs as machine code in
+/// every clone.
 ///
 /// Any thread may submit, and none waits for the result. Dropping the compiler finishes the current
-/// program, leaves the queued programs as they are, and joins the thread.
+/// program, skips the queued programs, and joins the thread.
 ///
 /// ```
 /// use retroscope_filter::{Compiler, Program};
@@ -41,7 +41,6 @@ pub struct Compiler {
     shared: Arc<CompilerState>,
 }
 
-/// A closure that compiles something and counts the result.
 type CompileJob = Box<dyn FnOnce(&CompilerState) + Send>;
 
 // The counters and the flag order nothing else, so all accesses are Relaxed. Compiled code reaches
@@ -61,12 +60,12 @@ struct CompilerState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompilerCounts {
-    /// Programs that were compiled to machine code, or had machine code when their turn came.
+    /// Programs that were compiled to machine code, or had machine code already.
     pub made: u64,
-    /// Programs whose compilation failed. They run as before.
+    /// Programs whose compilation failed.
     pub failed: u64,
-    /// Programs that were not compiled: nobody used them any more, or they are too long to share a
-    /// function, or the queue was full.
+    /// Programs that were not compiled, for example because the queue was full, or nobody used the
+    /// program any more.
     pub skipped: u64,
 }
 
@@ -94,8 +93,8 @@ impl Compiler {
         })
     }
 
-    /// Queues a program. Does nothing if the program has machine code already. If the queue is
-    /// full, the program stays with the interpreter.
+    /// Queues a program without machine code. If the queue is full, the program stays with the
+    /// interpreter.
     pub fn submit(&self, program: &Program) {
         if program.native().is_none() {
             let program = program.clone();
@@ -105,8 +104,7 @@ impl Compiler {
         }
     }
 
-    /// Queues programs that will run as one function. The group counts as one program. Does nothing
-    /// if that function exists already.
+    /// Queues programs that will run as one function. The group counts as one program.
     pub fn submit_fused(&self, joint: &FusedPrograms) {
         if joint.native().is_none() {
             let joint = joint.clone();
@@ -139,8 +137,7 @@ impl Compiler {
         }
     }
 
-    /// Failures since the last call, at most 16. A failure of one program does not affect other
-    /// programs.
+    /// Failures since the last call, at most 16.
     #[must_use]
     pub fn failures(&self) -> Vec<NativeError> {
         let mut failures = self
@@ -157,7 +154,7 @@ impl Drop for Compiler {
         self.shared.ends.store(true, Ordering::Relaxed);
         self.queue = None;
         if let Some(thread) = self.thread.take() {
-            // The thread does not panic: it catches panics of the code generator.
+            // The thread catches panics of the code generator.
             let _ = thread.join();
         }
     }
@@ -221,7 +218,6 @@ mod tests {
         assert_eq!((counts.made, counts.failed), (1, 0));
         assert!(clone.native().is_some() && compiler.failures().is_empty());
         assert_eq!(clone.run(&[], 0, Aux::default()), 5);
-        // A second submission does nothing.
         compiler.submit(&clone);
         assert_eq!(compiler.counts(), counts);
     }

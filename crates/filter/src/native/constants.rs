@@ -1,5 +1,5 @@
-//! Long lists of constants: whether a number is in a list takes one multiplication and one memory
-//! access for each table of up to 256 constants.
+//! Long lists of constants. To find a number takes one multiplication and one memory access for
+//! each table of up to 256 constants.
 //!
 //! `src host a or src host b or …` becomes a chain of comparisons in classic BPF, one for each
 //! host. The table gives each constant its own slot, so a number can only equal the constant in its
@@ -14,7 +14,7 @@ pub(super) struct ConstantSet {
     /// slot, so no number matches in a free slot.
     pub(super) slots: Box<[u32]>,
     pub(super) multiplier: u32,
-    /// Number of product bits below the slot's index, in `1..32`.
+    /// Number of product bits below the slot's index.
     pub(super) shift: u32,
 }
 
@@ -27,14 +27,13 @@ const TRIES: u32 = 400;
 
 impl ConstantSet {
     /// A table of `constants`, which must differ. `None` without constants, or if no multiplier
-    /// works. Up to [`CONSTANTS_MAX`] constants some multiplier works in practice; with fewer
-    /// constants this is more likely.
+    /// works.
     pub(super) fn new(constants: &[u32]) -> Option<Self> {
         let first = *constants.first()?;
         // The constants are often in the byte order of loads, first byte lowest. So addresses of
-        // one network may differ in their upper bits only, and the multiplier must mix well. Odd
-        // multipliers from a fixed sequence (Knuth's 2^32 over the golden ratio) give the same
-        // constants the same table each time.
+        // one network may differ in their upper bits only, and the multiplier must mix well. The
+        // sequence is fixed (Knuth's 2^32 over the golden ratio), so that the same constants give
+        // the same table.
         let multipliers = || (1..=TRIES).map(|n| 0x9e37_79b9_u32.wrapping_mul(2 * n - 1));
         let roomy = constants.len().next_power_of_two().trailing_zeros() + 1;
         for bits in roomy.max(*SLOT_BITS.start())..=*SLOT_BITS.end() {

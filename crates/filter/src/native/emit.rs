@@ -29,16 +29,15 @@ pub(super) const INSTRUCTIONS_MAX: usize = 4096;
 /// The function of one program. Parameters: the first frame and the number of frames. Returns the
 /// set of frames that the program keeps.
 pub(crate) type ProgramFunction = unsafe extern "C" fn(*const u8, u64) -> u64;
-/// The function of fused programs. Parameters: the first frame, the number of frames, and a word
-/// for the result of each frame. Returns the bits that are set in any result.
+/// The function of fused programs. Parameters: the first frame, the number of frames, and the first
+/// of as many result words. Returns the bits that are set in any result.
 pub(crate) type FusedFunction = unsafe extern "C" fn(*const u8, u64, *mut u64) -> u64;
 
 /// Machine code of a function of type `F`.
 pub(super) struct GeneratedCode<F> {
     /// Position-independent code. The function begins at the first byte.
     pub(super) code: Vec<u8>,
-    /// Tables that the function reads in addition to packets. They must outlive the function and
-    /// must not move.
+    /// Tables that the function reads. They must outlive the function and must not move.
     pub(super) tables: Vec<Box<[u32]>>,
     function: PhantomData<F>,
 }
@@ -63,7 +62,7 @@ pub(super) fn compile(
 }
 
 /// Generates a function of type `F`, with `params` words as parameters and a word as result. `body`
-/// writes its content.
+/// writes the content.
 ///
 /// # Errors
 /// [`NativeError::Processor`], [`NativeError::Generator`]
@@ -110,7 +109,6 @@ pub(super) fn params<const N: usize>(builder: &mut FunctionBuilder<'_>) -> [Valu
     std::array::from_fn(|index| builder.block_params(entry)[index])
 }
 
-/// The function of one program: the loop over packets contains the program.
 fn many(
     builder: &mut FunctionBuilder<'_>,
     program: &TranslatedProgram<'_>,
@@ -131,7 +129,7 @@ fn many(
 }
 
 /// Writes a loop over `count` packets whose frames begin at `frames`. `body` makes the next state
-/// from the state before a packet. Returns the final state and leaves the builder after the loop.
+/// from the state before a packet. Returns the final state.
 pub(super) fn each_packet<const N: usize>(
     builder: &mut FunctionBuilder<'_>,
     (frames, count): (Value, Value),
@@ -169,7 +167,7 @@ pub(super) fn each_packet<const N: usize>(
 }
 
 /// Writes a program for a packet with known `facts`. Returns `kept`, with bit `number` set if the
-/// program keeps the packet. Leaves the builder after the program.
+/// program keeps the packet.
 pub(super) fn with_program(
     (builder, registers): (&mut FunctionBuilder<'_>, BpfRegisters),
     program: &TranslatedProgram<'_>,
@@ -202,7 +200,6 @@ pub(super) fn with_program(
     kept_now
 }
 
-/// Loads the address and the length of a packet.
 fn packet(builder: &mut FunctionBuilder<'_>, frame: Value) -> PacketValues {
     let flags = load_flags();
     let data = builder.ins().load(I64, flags, frame, layout::DATA);
@@ -214,7 +211,7 @@ fn packet(builder: &mut FunctionBuilder<'_>, frame: Value) -> PacketValues {
     }
 }
 
-/// The code generator for this processor. Made once and then kept.
+/// The code generator for this processor.
 fn isa() -> Result<OwnedTargetIsa, NativeError> {
     static ISA: OnceLock<OwnedTargetIsa> = OnceLock::new();
     if let Some(isa) = ISA.get() {

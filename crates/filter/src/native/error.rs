@@ -3,19 +3,16 @@
 use std::io;
 
 /// Why a program has no machine code, or several programs have no common function.
-/// [`Self::TooLong`] and [`Self::NotFused`] depend on the lengths of the programs. The other
-/// reasons usually depend on the system or are bugs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NativeError {
-    /// There is no code generator for this kind of processor or operating system. The interpreter
-    /// runs the program.
+    /// There is no code generator for this kind of processor or operating system.
     #[error("no machine code for {architecture} processors")]
     Processor {
         /// Architecture, as in [`std::env::consts::ARCH`].
         architecture: &'static str,
     },
-    /// The program has too many instructions to compile.
+    /// The program has too many instructions.
     #[error("{instructions} instructions are too many to compile; the limit is {limit}")]
     TooLong {
         /// Instructions of the program.
@@ -23,20 +20,19 @@ pub enum NativeError {
         /// Maximum number of instructions.
         limit: usize,
     },
-    /// The programs are too long to share one function. Each runs by itself.
+    /// The programs are too long to share one function.
     #[error("{programs} programs are too much for one function")]
     NotFused {
         /// Number of programs.
         programs: usize,
     },
-    /// The translator or the code generator failed: usually a bug in one of the two.
+    /// The translator or the code generator failed, which is usually a bug.
     #[error("the code generator failed: {message}")]
     Generator {
         /// Message of the code generator, or of a panic.
         message: String,
     },
-    /// The system refused memory for code, or refused to make memory executable: out of memory, or
-    /// a security policy.
+    /// The system refused executable memory: out of memory, or a security policy.
     #[error("{call} of {bytes} bytes for machine code failed")]
     Memory {
         /// Name of the system call.

@@ -3,13 +3,11 @@
 //!
 //! The programs of a set repeat the same tests: is it IPv4, is it TCP, how long is the header? For
 //! three or more programs and a link type of [`LinkLayout`], the function makes these tests once.
-//! It then jumps to a copy of all programs for the packet's *class*. A class is TCP, UDP or any
-//! other protocol, over IPv4 without options (later fragments excluded, first fragments included)
-//! or over IPv6.
+//! It then jumps to a copy of all programs for the packet's *class*: TCP, UDP or anything else,
+//! over IPv4 (without options and later fragments) or over IPv6.
 //!
-//! In the copy for a class the header values of the class are constants, so most comparisons fold
-//! away; often one comparison remains of a program. Packets without a class go to a copy without
-//! such constants.
+//! In the copy for a class the header values of the class are constants, so comparisons with these
+//! values fold away. Packets without a class go to a copy without such constants.
 
 use std::time::Instant;
 
@@ -45,8 +43,8 @@ const PROTOCOLS: [(u32, u32); 2] = [(6, 20), (17, 8)];
 /// A protocol of the network layer.
 struct HeaderFamily {
     ether_type: u32,
-    /// First byte of most headers. IPv4's is always compared, because it also excludes options.
-    /// IPv6's is compared only if no EtherType shows the family.
+    /// First byte of most headers. For IPv4 the comparison also excludes options. IPv6's is
+    /// compared only if no EtherType shows the family.
     first: u32,
     /// Offset of the next protocol's number in the header.
     protocol_at: u32,
@@ -72,7 +70,6 @@ const FAMILIES: [HeaderFamily; 2] = [
     },
 ];
 
-/// Whether one function has room for these programs.
 pub(crate) fn has_room<'p>(programs: impl Iterator<Item = &'p crate::Program>) -> bool {
     let lens: Vec<usize> = programs
         .map(|program| program.instructions().len())
@@ -82,7 +79,7 @@ pub(crate) fn has_room<'p>(programs: impl Iterator<Item = &'p crate::Program>) -
         && lens.iter().all(|len| *len <= EACH_MAX)
 }
 
-/// Compiles at most 64 programs for packets of a link type.
+/// Compiles programs for packets of a link type.
 ///
 /// # Errors
 /// [`NativeError`], also if the programs are too long.
@@ -107,7 +104,7 @@ pub(crate) fn compile_fused(
 }
 
 /// Writes the function. Its parameters are the first frame, the number of frames, and the first of
-/// as many words for the results. The function returns the bits that are set in any result.
+/// as many result words. Returns the bits that are set in any result.
 fn many(
     builder: &mut FunctionBuilder<'_>,
     link_type: LinkType,
@@ -139,8 +136,7 @@ fn many(
     builder.ins().return_(&[any]);
 }
 
-/// Writes the copies of all programs: one for packets without a class and, if the function
-/// distinguishes classes, one for each class.
+/// Writes a copy of all programs for each class, and one for packets without a class.
 struct ClassCopies<'c, 'f> {
     builder: &'c mut FunctionBuilder<'f>,
     registers: BpfRegisters,
@@ -152,7 +148,7 @@ struct ClassCopies<'c, 'f> {
 }
 
 impl ClassCopies<'_, '_> {
-    /// Writes the code that finds the packet's class, and the copies for all classes.
+    /// Writes the code that finds the packet's class, and all copies.
     fn all(&mut self, link_type: LinkType) {
         let layout = LinkLayout::of(link_type).filter(|_| self.programs.len() >= CLASSES_MIN);
         let (type_at, network) = match layout {
@@ -182,7 +178,7 @@ impl ClassCopies<'_, '_> {
         self.copy(&ClassFacts::default());
     }
 
-    /// Writes the tests for the protocols over a family, and the copies for its classes.
+    /// Writes the tests for the protocols of a family, and the copies for its classes.
     fn protocols(&mut self, facts: &ClassFacts, network: u32, family: &HeaderFamily) {
         for (number, header_bytes) in PROTOCOLS {
             let other = self.builder.create_block();

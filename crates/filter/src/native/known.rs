@@ -2,11 +2,11 @@
 
 use cranelift_codegen::ir::Value;
 
-/// Maximum number of remembered loads; the latest stay. Programs read few places, and where paths
-/// meet the translator compares the lists.
+/// Maximum number of remembered loads; the latest stay. Bounds the comparison of the lists where
+/// paths meet.
 const LOADS_MAX: usize = 24;
 
-/// Facts about every packet of a class, valid in the whole translation.
+/// Facts about every packet of a class.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ClassFacts {
     /// Minimum number of captured bytes.
@@ -27,14 +27,12 @@ pub(super) struct KnownState {
     loads: Vec<(PacketLoad, Value)>,
 }
 
-/// Content of a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RegisterContent {
     /// The content depends on the path; the register's variable holds the value.
     Variable,
     /// A 32-bit value that is unknown when the program is compiled.
     Value(Value),
-    /// A number.
     Constant(u32),
     /// Bytes of the packet, in packet order, restricted to a mask.
     Bytes(RawBytes),
@@ -70,7 +68,6 @@ pub(super) enum LoadBase {
 }
 
 impl PacketLoad {
-    /// A load of `bytes` bytes at a fixed offset.
     pub(super) fn at(offset: u32, bytes: u32) -> Self {
         Self {
             base: LoadBase::Start,
@@ -87,7 +84,6 @@ impl RawBytes {
         Self { raw, bytes, mask }
     }
 
-    /// The largest number that these bytes can hold.
     pub(super) fn largest(self) -> u32 {
         largest(self.bytes)
     }
@@ -112,9 +108,8 @@ impl ClassFacts {
 }
 
 impl KnownState {
-    /// Initial facts: both registers have the same content. At the start of a program that is 0. At
-    /// a loop head the content depends on the path, because the backward jump may bring other
-    /// facts.
+    /// Initial facts: both registers have the same content. At a loop head the backward jump may
+    /// bring other facts, so the content depends on the path.
     pub(super) fn registers(content: RegisterContent) -> Self {
         Self {
             captured: 0,
@@ -139,7 +134,6 @@ impl KnownState {
         }
     }
 
-    /// Records a new content of `X`.
     pub(super) fn set_x(&mut self, x: RegisterContent) {
         if x == self.x && x != RegisterContent::Variable {
             return;

@@ -4,19 +4,18 @@
 //!
 //! - `need` analyzes the program backwards: how many captured bytes must a packet have to be
 //!   accepted from an instruction on?
-//! - `known` holds the facts that the translator knows at an instruction: checked lengths, loaded
-//!   bytes, and facts about all packets of the translation.
+//! - `known` holds the facts that the translator knows at an instruction, and the facts about all
+//!   packets of a class.
 //! - `translate` makes Cranelift's intermediate code. `operate` translates instructions that
 //!   compute, and `branch` conditional jumps. `constants` makes tables for long lists of constants.
-//! - `emit` adds the function around the program and the loop over packets, and runs Cranelift.
-//! - `code` maps the result and calls it. It contains the only unsafe code here.
-//! - `fused_function` makes one function of many programs, and removes tests whose result a class
-//!   of packets determines.
-//! - `compiler` is a thread that does all this while the data path continues.
+//! - `emit` adds the loop over packets, and runs Cranelift.
+//! - `code` maps the result and calls it, with the only unsafe code here.
+//! - `fused_function` makes one function of many programs.
+//! - `compiler` is a thread for all this.
 //!
-//! The machine code keeps exactly the packets that the interpreter keeps. A load beyond the
-//! captured bytes rejects the packet. So one length check may include a later, larger check if
-//! every path to acceptance passes both: either check may be the one that rejects the packet.
+//! The machine code keeps the same packets as the interpreter. A load beyond the captured bytes
+//! rejects the packet. So one length check may include a later, larger check if every path to
+//! acceptance passes both.
 
 mod branch;
 mod code;
@@ -50,9 +49,9 @@ use crate::Instruction;
 pub struct NativeInfo {
     /// Bytes of machine code.
     pub code_bytes: usize,
-    /// Bytes of tables in which the code looks up constants.
+    /// Bytes of tables with constants.
     pub table_bytes: usize,
-    /// Time that the compilation took.
+    /// Duration of the compilation.
     pub compile_time: Duration,
 }
 
@@ -84,13 +83,12 @@ pub(crate) fn fill<F>(
 }
 
 /// Runs `make` and turns a panic, which is a bug in the translator or in the code generator, into
-/// an error. The programs then run as before. A panic must not end the compiler's thread, which has
-/// other programs in its queue.
+/// an error. A panic must not end the compiler's thread, which has other programs in its queue.
 ///
 /// # Errors
 /// Errors of `make`; [`NativeError::Generator`] with the panic's message.
 fn guarded<T>(make: impl FnOnce() -> Result<T, NativeError>) -> Result<T, NativeError> {
-    // A panic drops everything that `make` has begun: nothing is shared before `make` succeeds.
+    // After a panic, no value that `make` has changed is used.
     catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());

@@ -1,15 +1,15 @@
 //! The captured bytes that a program needs, computed backwards from its ends.
 //!
 //! For each instruction: the number of captured bytes without which no path from here accepts the
-//! packet. One check for that number covers all loads up to it in the packet. If the packet is
-//! shorter, the result is 0 whichever load would have failed.
+//! packet. One check for that number covers all loads up to it. If the packet is shorter, the
+//! result is 0 whichever load would have failed.
 
 use retroscope_bpf::{ANCILLARY, Instruction, load_bytes, op};
 
 /// Captured bytes that every accepted packet has, seen from an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Need {
-    /// Bytes from the start of the packet; [`Self::NEVER`] if every path ends with 0.
+    /// Bytes from the start of the packet; [`Self::NEVER`] only if every path ends with 0.
     pub(super) captured: u64,
     /// Bytes after the offset in `X`, while `X` keeps its value.
     pub(super) after_x: u64,
@@ -24,7 +24,6 @@ impl Need {
         after_x: 0,
     };
 
-    /// Whether every path from here certainly ends with 0.
     pub(super) fn is_never(self) -> bool {
         self.captured == Self::NEVER
     }
@@ -43,7 +42,6 @@ impl Need {
     }
 }
 
-/// Facts about a program, found before its translation.
 #[derive(Debug)]
 pub(super) struct Outline {
     /// Need before each instruction.
@@ -60,7 +58,6 @@ pub(super) struct InstructionRole {
 }
 
 impl Outline {
-    /// Analyzes checked instructions.
     pub(super) fn new(instructions: &[Instruction], ancillary: bool) -> Self {
         let mut outline = Self {
             needs: vec![Need::NOTHING; instructions.len()],

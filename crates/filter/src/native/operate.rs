@@ -104,7 +104,7 @@ impl Translator<'_, '_> {
         Some(known)
     }
 
-    /// The operand that arithmetic and comparisons combine with `A`: the constant, or `X`.
+    /// The operand of arithmetic and comparisons: the constant, or `X`.
     pub(super) fn operand(
         &mut self,
         instruction: &Instruction,
@@ -117,7 +117,7 @@ impl Translator<'_, '_> {
         known.x
     }
 
-    /// Loads bytes at `offset`, as many as instruction `index` loads.
+    /// Loads as many bytes at `offset` as instruction `index` loads.
     fn load(&mut self, index: usize, offset: u32, known: &mut KnownState) -> RegisterContent {
         let bytes = load_bytes(self.program.instructions[index].code);
         let load = PacketLoad::at(offset, bytes);
@@ -140,7 +140,6 @@ impl Translator<'_, '_> {
         known.captured = end;
     }
 
-    /// Rejects the packet if it has fewer captured bytes than `end`, a 64-bit value.
     fn reject_if_shorter(&mut self, end: Value) {
         let captured = self.packet.captured;
         let is_short = self.ins().icmp(IntCC::UnsignedLessThan, captured, end);
@@ -172,8 +171,8 @@ impl Translator<'_, '_> {
         Some(self.read(load, base, known))
     }
 
-    /// Like [`Self::check`], for bytes after the 64-bit offset `x`. The 64-bit sum does not wrap. A
-    /// sum that would wrap in 32 bits exceeds the length of any packet.
+    /// Like [`Self::check`], for bytes after the 64-bit offset `x`. A sum that would wrap in 32
+    /// bits exceeds the length of any packet.
     fn check_after_x(&mut self, index: usize, x: Value, known: &mut KnownState) {
         let own_end = need::end(&self.program.instructions[index]);
         if known.after_x >= own_end {
@@ -208,7 +207,7 @@ impl Translator<'_, '_> {
         whole(raw)
     }
 
-    /// Bytes as a number, most significant byte first.
+    /// Bytes as a number, first byte highest.
     pub(super) fn byte_swapped(&mut self, bytes: RawBytes) -> Value {
         let number = match bytes.bytes {
             1 => bytes.raw,
@@ -230,8 +229,7 @@ impl Translator<'_, '_> {
         self.ins().load(I32, flags, frame, layout::WIRE_LEN)
     }
 
-    /// Loads ancillary data. `None` if there is no ancillary data at the offset `k`; the run then
-    /// ends here.
+    /// Loads ancillary data. `None` if there is none at the offset `k`; the run then ends here.
     fn load_ancillary(&mut self, k: u32) -> Option<RegisterContent> {
         let (bit, shift, mask) = match k {
             ANCILLARY_PACKET_TYPE => (
@@ -256,8 +254,8 @@ impl Translator<'_, '_> {
         Some(RegisterContent::Value(value))
     }
 
-    /// Applies an operation to `A`. `None` if both operands are constants and the operation divides
-    /// by 0; the run then ends here.
+    /// Applies an operation to `A`. `None` for a division of constants by 0; the run then ends
+    /// here.
     fn arithmetic(
         &mut self,
         code: u16,

@@ -1,9 +1,8 @@
 //! Translates instructions to Cranelift's intermediate code: blocks and the jumps between blocks.
 //!
-//! Instructions are translated in order. libpcap's jumps lead forward, except for `protochain`.
-//! So all facts that meet at an instruction, except at the head of a loop, are known when the
-//! translator reaches the instruction. `operate` translates instructions that compute, `branch`
-//! conditional jumps.
+//! Instructions are translated in order. libpcap's jumps lead forward, except for `protochain`. So
+//! all facts that meet at an instruction, except at the head of a loop, are known when the
+//! translator reaches the instruction.
 
 use cranelift_codegen::ir::{
     Block, BlockArg, InstBuilder, Value,
@@ -40,12 +39,10 @@ impl<'p> TranslatedProgram<'p> {
     }
 }
 
-/// The packet on which the program runs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PacketValues {
     /// Address of the packet's [`crate::FilterFrame`].
     pub(super) frame: Value,
-    /// Address of the packet's bytes.
     pub(super) data: Value,
     /// Number of captured bytes, as a 64-bit value.
     pub(super) captured: Value,
@@ -83,7 +80,7 @@ impl BpfRegisters {
     }
 }
 
-/// Translates one program. The function may contain more programs.
+/// Translates one program of a function.
 pub(super) struct Translator<'t, 'f> {
     pub(super) program: &'t TranslatedProgram<'t>,
     pub(super) builder: &'t mut FunctionBuilder<'f>,
@@ -175,7 +172,6 @@ impl<'t, 'f> Translator<'t, 'f> {
         None
     }
 
-    /// Translates an unconditional jump.
     fn jump(&mut self, index: usize, known: &KnownState) {
         let Some((target, _)) = self.program.instructions[index].targets(index) else {
             return self.exit(0); // cannot be: the instruction is a jump
@@ -199,7 +195,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         self.builder.ins().jump(block, &[]);
     }
 
-    /// The block at a forward target, for a jump with the facts `known`.
+    /// The block at a forward target.
     pub(super) fn block_for(&mut self, target: usize, known: &KnownState) -> Block {
         let target = self.through_jumps(target);
         if let Some(bytes) = self.known_result(target) {
@@ -212,8 +208,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         self.block(target)
     }
 
-    /// Follows forward jumps from a target that is only a jump. Stops at the head of a loop, to
-    /// which other paths lead.
+    /// Follows forward jumps from a target that is only a jump. Stops at the head of a loop.
     pub(super) fn through_jumps(&self, mut target: usize) -> usize {
         while let instruction = &self.program.instructions[target]
             && instruction.code == op::JA
@@ -240,13 +235,11 @@ impl<'t, 'f> Translator<'t, 'f> {
         *self.blocks[index].get_or_insert_with(|| self.builder.create_block())
     }
 
-    /// Rejects the packet if the condition is true.
     pub(super) fn reject_if(&mut self, condition: Value) {
         let reject = self.exit_block(0);
         self.jump_if(condition, reject);
     }
 
-    /// Jumps to another block if the condition is true.
     pub(super) fn jump_if(&mut self, condition: Value, to: Block) {
         let on = self.builder.create_block();
         self.ins().brif(condition, to, &[], on, &[]);
@@ -254,7 +247,6 @@ impl<'t, 'f> Translator<'t, 'f> {
         self.builder.seal_block(on);
     }
 
-    /// Ends the run with `bytes` bytes to keep.
     pub(super) fn exit(&mut self, bytes: u32) {
         let block = self.exit_block(bytes);
         self.builder.ins().jump(block, &[]);
@@ -282,7 +274,6 @@ impl<'t, 'f> Translator<'t, 'f> {
         self.builder.ins().jump(decide, &[BlockArg::Value(bit)]);
     }
 
-    /// The block that ends the run with `bytes` bytes to keep.
     pub(super) fn exit_block(&self, bytes: u32) -> Block {
         match bytes {
             0 => self.exits.reject,
@@ -290,7 +281,6 @@ impl<'t, 'f> Translator<'t, 'f> {
         }
     }
 
-    /// The builder for the next instruction.
     pub(super) fn ins(&mut self) -> FuncInstBuilder<'_, 'f> {
         self.builder.ins()
     }
@@ -300,7 +290,6 @@ impl<'t, 'f> Translator<'t, 'f> {
         self.builder.ins().iconst(I32, i64::from(number))
     }
 
-    /// The value of `A`.
     pub(super) fn a(&mut self, known: &mut KnownState) -> Value {
         let value = self.value(known.a, self.registers.a);
         if known.a == RegisterContent::Variable {
@@ -309,7 +298,6 @@ impl<'t, 'f> Translator<'t, 'f> {
         value
     }
 
-    /// The value of `X`.
     pub(super) fn x(&mut self, known: &mut KnownState) -> Value {
         let value = self.value(known.x, self.registers.x);
         if known.x == RegisterContent::Variable {
@@ -330,7 +318,6 @@ impl<'t, 'f> Translator<'t, 'f> {
         self.builder.def_var(self.registers.x, value);
     }
 
-    /// The variable of a scratch word.
     pub(super) fn word(&self, k: u32) -> Variable {
         self.registers.memory[k as usize % MEMORY_WORDS]
     }
