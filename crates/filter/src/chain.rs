@@ -16,7 +16,7 @@ use crate::{
 /// Maximum nesting of an expression. Parentheses around own terms add a level. After an own term, a
 /// change between `and` and `or` also adds a level, because it groups everything on its left.
 const LEVELS_MAX: usize = 100;
-/// Maximum number of own terms, such as `$flow` and payload terms, in an expression.
+/// Maximum number of own terms in an expression.
 const TERMS_MAX: usize = 10_000;
 /// Maximum number of pieces of pcap-filter text.
 const PIECES_MAX: usize = 1000;
@@ -70,7 +70,6 @@ fn own_before(text: &str, words: &[Word]) -> Result<Vec<usize>, FilterError> {
     Ok(before)
 }
 
-/// An operand, before neighbouring text is joined into pieces.
 enum ChainOperand {
     /// Bytes of pcap-filter text.
     Text(Range<usize>),
@@ -156,10 +155,9 @@ impl ChainParser<'_> {
         )
     }
 
-    /// Joins operands from the left. Neighbouring operands of text become one piece, so that a
-    /// piece keeps what libpcap carries from one primitive to the next, such as the qualifiers in
-    /// `tcp port 80 or 443`. After the start of the chain, only the same joiner extends a piece.
-    /// `None` if there are too many levels.
+    /// Joins operands from the left. Neighbouring operands of text become one piece, so that
+    /// qualifiers reach the next primitive, as in `tcp port 80 or 443`. After the start of the
+    /// chain, only the same joiner extends a piece. `None` if there are too many levels.
     fn join(
         &mut self,
         parts: Vec<(Joiner, ChainOperand)>,
@@ -217,8 +215,7 @@ impl ChainParser<'_> {
         self.own_before[words.start] < self.own_before[words.end]
     }
 
-    /// Whether the word at `start` begins with a digit, as a bare number or IPv4 address does, and
-    /// follows an own term and a joiner.
+    /// Whether the word at `start` begins with a digit and follows an own term and a joiner.
     fn lost_its_qualifiers(&self, start: usize) -> bool {
         let word = self.structure.word(start);
         let is_bare = word.is_some_and(|word| word.starts_with(|c: char| c.is_ascii_digit()));

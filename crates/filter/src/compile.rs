@@ -21,10 +21,10 @@ const SHORT_PRIMITIVES: usize = 100;
 /// Maximum length, in bytes, of a text that libpcap compiles as a whole.
 const WHOLE_BYTES_MAX: usize = 16 << 10;
 /// Maximum number of primitives that libpcap compiles as a whole. libpcap's time grows with the
-/// cube of the number: more than ten seconds for this many ports, minutes for three times as many.
+/// cube of the number: more than ten seconds for this many ports.
 const WHOLE_PRIMITIVES_MAX: usize = 500;
 /// libpcap usually compiles at most this many primitives and bytes within a millisecond, plus the
-/// time of name look-ups. It takes 0.4 ms for 8 ports.
+/// time of name look-ups (0.4 ms for 8 ports).
 const QUICK_PRIMITIVES: usize = 6;
 const QUICK_BYTES: usize = 512;
 /// Arithmetic operators. libpcap's optimizer takes seconds for thousands of these.
@@ -43,9 +43,8 @@ const REJECTS_ALL: &str = "expression rejects all packets";
 /// An empty expression matches everything, also on link types for which libpcap has no filtering.
 /// An expression that libpcap proves to match nothing becomes a program that returns 0.
 ///
-/// Any number of threads may call this function at the same time. libpcap may read `/etc/services`,
-/// `/etc/protocols` and the like. A host name goes to the system's resolver, which may take
-/// seconds.
+/// Any number of threads may call this function at the same time. libpcap looks names up in the
+/// system's tables and resolver, which may take seconds.
 ///
 /// libpcap's time grows steeply with the length of an expression. Above 4 KiB or 100 primitives the
 /// expression is compiled in parts and linked, if the cut keeps its meaning. A text that libpcap
@@ -115,7 +114,7 @@ fn compile_whole(
     }
 }
 
-/// Approximate number of primitives and arithmetic operands, to estimate libpcap's time.
+/// Approximate number of primitives and arithmetic operands.
 fn primitives(expr: &str) -> usize {
     let joins = |word: &&Word| match word.kind {
         WordKind::And | WordKind::Or => true,

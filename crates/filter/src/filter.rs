@@ -139,7 +139,7 @@ impl Filter {
         self.filled.pieces.iter().any(|piece| piece.name.is_some())
     }
 
-    /// Seals the pieces without variables: see [`Template::seal`].
+    /// Seals the pieces of the expression: see [`Template::seal`].
     pub fn seal(&self) {
         self.filled.pieces.iter().for_each(|piece| piece.seal());
     }
@@ -202,8 +202,8 @@ impl Filter {
         self.filled.terms.followed_flow().is_some()
     }
 
-    /// Whether a packet matches. Of all fragmented datagrams, only the trigger packet's is known
-    /// here: see [`Filter::evaluate`].
+    /// Whether a packet matches. Here the filter knows no fragmented datagram except the trigger
+    /// packet's: see [`Filter::evaluate`].
     #[must_use]
     pub fn matches(&self, packet: &PacketView<'_>) -> bool {
         match self.program(packet.link_type, packet.mode) {
@@ -240,7 +240,7 @@ impl Filter {
             .matching
     }
 
-    /// Decides about a packet. Packets must come in order; `state` holds what earlier packets
+    /// Decides about a packet. Packets must come in order: `state` holds what earlier packets
     /// showed.
     pub fn evaluate(&self, state: &mut FlowState, packet: &PacketView<'_>) -> FilterAnswer {
         let Some(programs) = self.programs(packet.link_type, packet.mode) else {

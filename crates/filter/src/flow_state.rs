@@ -7,8 +7,8 @@ use retroscope_packet::{Datagrams, FlowKey, FragmentKey, Parsed, flow_of, fragme
 
 use crate::filled::{FlowTerm, TermValues};
 
-/// The known fragments of the flow that a filter follows. [`crate::Filter::state`] makes the state.
-/// The caller needs a separate state for each [`crate::Filter`] and for each pass over the packets.
+/// Fragmented datagrams that a filter has seen while it follows a flow. The caller needs a separate
+/// state for each [`crate::Filter`] and for each pass over the packets.
 ///
 /// A later fragment of TCP, UDP or SCTP carries no ports. It belongs to the flow if the first
 /// fragment of its datagram does.

@@ -42,7 +42,7 @@ struct FusedState {
     link_type: LinkType,
     programs: Vec<Program>,
     code: OnceLock<MachineCode<FusedFunction>>,
-    /// Marked by [`FusedPrograms::give_up`]. Orders nothing else, so all accesses are Relaxed.
+    /// Orders nothing else, so all accesses are Relaxed.
     is_stale: AtomicBool,
 }
 
@@ -50,8 +50,8 @@ impl FusedPrograms {
     /// Maximum number of programs, and of frames in one [`Self::run_many`].
     pub const MANY: usize = Program::MANY;
 
-    /// Combines programs, without machine code yet. The machine code is correct for packets of all
-    /// link types, but is made for `link_type`.
+    /// Combines programs, without machine code yet. The machine code is made for packets of
+    /// `link_type`, but is correct for all.
     ///
     /// # Panics
     /// If there are more than [`Self::MANY`] programs.

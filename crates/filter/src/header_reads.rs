@@ -4,11 +4,10 @@
 //! The length of the headers depends on the packet. So the module follows the program and remembers
 //! the values of fields on every path to an instruction. A load is accepted if these values prove
 //! that a header is at its offset. On Ethernet, for example, a load from a TCP header over IPv4
-//! needs tests of the EtherType, of the protocol and of the fragment offset. Its offset must count
-//! from the length of the IPv4 header.
+//! needs tests of the EtherType, of the protocol and of the fragment offset.
 //!
-//! Loops (`protochain`), computed offsets, and every load on a link type that [`LinkLayout`] does
-//! not have count as payload.
+//! Loops (`protochain`), most computed offsets, and every load on a link type that [`LinkLayout`]
+//! does not have count as payload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +18,8 @@ use crate::{Program, link::LinkLayout};
 
 /// Maximum number of values remembered of one field; a field with more counts as untested.
 const VALUES_MAX: usize = 64;
-/// Maximum number of fields remembered on a path; further fields count as untested. Bounds memory,
-/// because each target of a jump keeps a copy of the fields.
+/// Maximum number of fields remembered on a path; further fields count as untested. Bounds the
+/// copies of the fields at the targets of jumps.
 const FIELDS_MAX: usize = 64;
 /// Maximum number of VLAN tags, and of MPLS labels, that are followed.
 const SHIFTS_MAX: usize = 16;
@@ -41,14 +40,12 @@ type HeaderField = (u32, u32, u32);
 /// For each remembered field: the values that the field may have.
 type FieldValues = BTreeMap<HeaderField, BTreeSet<u32>>;
 
-/// The content of a register or a scratch word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RegisterValue {
     Unknown,
     Constant(u32),
     Field(HeaderField),
-    /// The length of the IPv4 header at this offset. The sum of both is the offset of the transport
-    /// header.
+    /// The length of the IPv4 header at this offset.
     HeaderLen(u32),
 }
 
@@ -314,7 +311,7 @@ impl PathState {
         }
     }
 
-    /// Facts after a conditional jump: if the condition holds, and if not.
+    /// The facts if the condition of a jump holds, and if not.
     fn decide(self, instruction: Instruction) -> (Self, Self) {
         let (mut holds, mut fails) = (self.clone(), self);
         let (RegisterValue::Field(field), k) = (holds.a, instruction.k) else {

@@ -1,8 +1,7 @@
 //! The interpreter of classic BPF: safe code, no allocation, no panic.
 //!
 //! The interpreter defines what a program means. Apart from ancillary data, the limit on backward
-//! jumps and results that C leaves undefined, the interpreter follows libpcap's `bpf_filter`. A
-//! load beyond the captured bytes or a division by zero gives the result 0.
+//! jumps and results that C leaves undefined, the interpreter follows libpcap's `bpf_filter`.
 
 use retroscope_bpf::{
     ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, Instruction, MEMORY_WORDS, jump_target,

@@ -24,8 +24,7 @@ const PROBE: &str = " 0x5afe5afe5afe5afe ";
 /// is the first of these words: a probe would call the resolver again, which may be slow.
 const RESOLVER: [&str; 2] = ["unknown host", "unknown network"];
 
-/// The error for `message`, which `handle` gave for `text`. Its place is a word, a quoted phrase,
-/// or the end of the text.
+/// The error for `message`, which `handle` gave for `text`.
 pub(crate) fn refusal(text: &str, message: &str, handle: &mut CompileHandle) -> FilterError {
     let words = words(text);
     let short = message.strip_prefix(PARSER).unwrap_or(message);

@@ -38,10 +38,9 @@ const TYPES: [&str; 5] = ["mgt", "management", "ctl", "control", "data"];
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Name {
-    /// Bytes of the name in the text.
     pub(crate) span: Range<usize>,
     pub(crate) meaning: NameMeaning,
-    /// Whether the name is a port's or a protocol's: services(5), protocols(5).
+    /// Whether the name is a port's or a protocol's.
     pub(crate) is_local: bool,
 }
 
@@ -56,7 +55,6 @@ pub(crate) enum NameMeaning {
 /// Qualifiers before a value.
 #[derive(Debug, Clone, Copy)]
 struct OperandQualifiers<'t> {
-    /// Start of the first qualifier.
     start: usize,
     proto: Option<&'t str>,
     kind: NameKind,
@@ -199,8 +197,8 @@ fn is_keyword(word: &str) -> bool {
     word.starts_with(|first: char| first.is_ascii_alphabetic()) && !is_address
 }
 
-/// Whether a word consists of digits, hyphens and dots. libpcap takes `1-2` as two ports after
-/// `portrange`, and as a name elsewhere.
+/// Whether a word consists of digits, hyphens and dots. libpcap takes `1-2` as two ports only after
+/// `portrange`, and elsewhere as a name.
 fn is_range_of_numbers(word: &str) -> bool {
     word.bytes()
         .all(|b| b.is_ascii_digit() || b == b'-' || b == b'.')
@@ -295,7 +293,7 @@ mod tests {
     use super::*;
     use crate::compile;
 
-    /// The unknown names of a text, and the text with all other names replaced by numbers.
+    /// The unknown names of a text, and the text with numbers instead of all other names.
     fn resolved(text: &str) -> (Vec<&str>, String) {
         let names = names(text, 0..text.len(), true);
         let unknown = names

@@ -123,7 +123,6 @@ impl Translator<'_, '_> {
         BranchCondition::Is(self.is_number(raw, bytes.swapped(number)))
     }
 
-    /// Whether bytes of the packet have any of `bits` set.
     fn has_bits(&mut self, bytes: RawBytes, bits: u32) -> BranchCondition {
         if bits & bytes.mask == 0 {
             return BranchCondition::Always(false);
@@ -142,8 +141,8 @@ impl Translator<'_, '_> {
     }
 
     /// The chain of comparisons from `index` on, each of which follows if the previous one does not
-    /// hold. A loop head needs a separate block and ends the chain. Returns the target of each
-    /// constant, and the target if no comparison holds.
+    /// hold. A loop head ends the chain. Returns the target of each constant, and the target if no
+    /// comparison holds.
     fn chain(&self, index: usize) -> (Vec<(u32, usize)>, usize) {
         let mut cases: Vec<(u32, usize)> = Vec::new();
         let mut seen = std::collections::HashSet::new();
@@ -229,8 +228,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Index of the table for some numbers, if a table is possible. Programs often compare source
-    /// and destination with the same numbers, so tables are shared.
+    /// Index of the table for some numbers, if a table is possible. Tables are shared, because
+    /// programs often compare source and destination with the same numbers.
     fn table(&mut self, numbers: &[u32]) -> Option<usize> {
         let is_known = |table: &ConstantSet| *table.constants == *numbers;
         if let Some(known) = self.tables.iter().position(is_known) {
@@ -280,10 +279,8 @@ impl Translator<'_, '_> {
     }
 }
 
-/// Constants with the same target.
 enum ConstantGroup {
     One(u32),
-    /// Index of the table.
     Table(usize),
 }
 

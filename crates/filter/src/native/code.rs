@@ -73,9 +73,8 @@ impl<F: FunctionPointer> MachineCode<F> {
         Ok(Self {
             // SAFETY: `F` and `entry` are pointers of the same size. `GeneratedCode` guarantees
             // that the memory holds a function of type `F`, which `emit` or `fused_function`
-            // declared with this signature and calling convention. The function was generated for
-            // this processor. It stays mapped as long as `_memory`, which lives next to the
-            // pointer.
+            // declared with this signature and calling convention, for this processor. It stays
+            // mapped as long as `_memory`, which lives next to the pointer.
             function: unsafe { mem::transmute_copy::<*const u8, F>(&entry) },
             _memory: memory,
             _tables: tables,

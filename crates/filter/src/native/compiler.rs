@@ -13,14 +13,13 @@ use std::{
 use super::NativeError;
 use crate::{FusedPrograms, Program};
 
-/// Maximum number of queued programs. At the start the queue may hold the programs of thousands of
-/// rules.
+/// Maximum number of queued programs. The queue may hold the programs of thousands of rules.
 const WAITING_MAX: u64 = 65_536;
 /// Maximum number of failures kept for [`Compiler::failures`]. Further failures are only counted.
 const FAILURES_MAX: usize = 16;
 
-/// The thread `filter-compiler`. After its compilation, a submitted program runs as machine code in
-/// every clone.
+/// The thread `filter-compiler`. After a successful compilation, a submitted program runs as
+/// machine code in every clone.
 ///
 /// Any thread may submit, and none waits for the result. Dropping the compiler finishes the current
 /// program, skips the queued programs, and joins the thread.
@@ -35,7 +34,6 @@ const FAILURES_MAX: usize = 16;
 /// ```
 #[derive(Debug)]
 pub struct Compiler {
-    /// `None` once the thread must end.
     queue: Option<Sender<CompileJob>>,
     thread: Option<JoinHandle<()>>,
     shared: Arc<CompilerState>,
@@ -64,8 +62,7 @@ pub struct CompilerCounts {
     pub made: u64,
     /// Programs whose compilation failed.
     pub failed: u64,
-    /// Programs that were not compiled, for example because the queue was full, or nobody used the
-    /// program any more.
+    /// Programs that were not compiled, for example because the queue was full.
     pub skipped: u64,
 }
 
@@ -93,8 +90,8 @@ impl Compiler {
         })
     }
 
-    /// Queues a program without machine code. If the queue is full, the program stays with the
-    /// interpreter.
+    /// Queues a program, unless it has machine code. If the queue is full, the program stays with
+    /// the interpreter.
     pub fn submit(&self, program: &Program) {
         if program.native().is_none() {
             let program = program.clone();
@@ -195,7 +192,6 @@ mod tests {
     use super::*;
     use crate::{Aux, Instruction};
 
-    /// Waits until the compiler has handled `total` programs.
     fn wait(compiler: &Compiler, total: u64) -> CompilerCounts {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {

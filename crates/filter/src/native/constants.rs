@@ -1,9 +1,8 @@
 //! Long lists of constants. To find a number takes one multiplication and one memory access for
 //! each table of up to 256 constants.
 //!
-//! `src host a or src host b or …` becomes a chain of comparisons in classic BPF, one for each
-//! host. The table gives each constant its own slot, so a number can only equal the constant in its
-//! slot.
+//! `src host a or src host b or …` becomes a chain of comparisons in classic BPF. The table gives
+//! each constant its own slot, so a number can only equal the constant in its slot.
 
 /// A hash set of numbers without collisions.
 #[derive(Debug)]
@@ -30,10 +29,10 @@ impl ConstantSet {
     /// works.
     pub(super) fn new(constants: &[u32]) -> Option<Self> {
         let first = *constants.first()?;
-        // The constants are often in the byte order of loads, first byte lowest. So addresses of
-        // one network may differ in their upper bits only, and the multiplier must mix well. The
-        // sequence is fixed (Knuth's 2^32 over the golden ratio), so that the same constants give
-        // the same table.
+        // The constants are often in the byte order of loads, first byte lowest. Addresses of one
+        // network may then differ in their upper bits only, so the multiplier must mix well. The
+        // sequence is fixed (Knuth's 2^32 over the golden ratio), so the same constants give the
+        // same table.
         let multipliers = || (1..=TRIES).map(|n| 0x9e37_79b9_u32.wrapping_mul(2 * n - 1));
         let roomy = constants.len().next_power_of_two().trailing_zeros() + 1;
         for bits in roomy.max(*SLOT_BITS.start())..=*SLOT_BITS.end() {

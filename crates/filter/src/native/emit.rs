@@ -33,7 +33,6 @@ pub(crate) type ProgramFunction = unsafe extern "C" fn(*const u8, u64) -> u64;
 /// of as many result words. Returns the bits that are set in any result.
 pub(crate) type FusedFunction = unsafe extern "C" fn(*const u8, u64, *mut u64) -> u64;
 
-/// Machine code of a function of type `F`.
 pub(super) struct GeneratedCode<F> {
     /// Position-independent code. The function begins at the first byte.
     pub(super) code: Vec<u8>,
@@ -226,7 +225,7 @@ fn new_isa() -> Result<OwnedTargetIsa, NativeError> {
         architecture: std::env::consts::ARCH,
     };
     // The tests run on x86-64 Linux only. Some other processors would also need an
-    // instruction-cache flush for new code.
+    // instruction-cache flush.
     if !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
         return Err(unknown());
     }

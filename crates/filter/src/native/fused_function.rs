@@ -40,7 +40,6 @@ const CLASSES_MIN: usize = 3;
 /// Protocols with separate classes, and the minimum length of their headers.
 const PROTOCOLS: [(u32, u32); 2] = [(6, 20), (17, 8)];
 
-/// A protocol of the network layer.
 struct HeaderFamily {
     ether_type: u32,
     /// First byte of most headers. For IPv4 the comparison also excludes options. IPv6's is
@@ -103,8 +102,6 @@ pub(crate) fn compile_fused(
     MachineCode::new(compiled, start)
 }
 
-/// Writes the function. Its parameters are the first frame, the number of frames, and the first of
-/// as many result words. Returns the bits that are set in any result.
 fn many(
     builder: &mut FunctionBuilder<'_>,
     link_type: LinkType,
@@ -136,19 +133,19 @@ fn many(
     builder.ins().return_(&[any]);
 }
 
-/// Writes a copy of all programs for each class, and one for packets without a class.
+/// Writes the copies of all programs.
 struct ClassCopies<'c, 'f> {
     builder: &'c mut FunctionBuilder<'f>,
     registers: BpfRegisters,
     packet: PacketValues,
     programs: &'c [TranslatedProgram<'c>],
     tables: &'c mut Vec<ConstantSet>,
-    /// Block after the programs; its parameter is the result.
+    /// Block after the programs, with the result as parameter.
     done: Block,
 }
 
 impl ClassCopies<'_, '_> {
-    /// Writes the code that finds the packet's class, and all copies.
+    /// Writes the tests for the packet's class, if there are classes, and the copies.
     fn all(&mut self, link_type: LinkType) {
         let layout = LinkLayout::of(link_type).filter(|_| self.programs.len() >= CLASSES_MIN);
         let (type_at, network) = match layout {
@@ -178,7 +175,6 @@ impl ClassCopies<'_, '_> {
         self.copy(&ClassFacts::default());
     }
 
-    /// Writes the tests for the protocols of a family, and the copies for its classes.
     fn protocols(&mut self, facts: &ClassFacts, network: u32, family: &HeaderFamily) {
         for (number, header_bytes) in PROTOCOLS {
             let other = self.builder.create_block();
@@ -193,16 +189,15 @@ impl ClassCopies<'_, '_> {
         self.copy(facts);
     }
 
-    /// Writes a test: packets with at least `bytes` captured bytes continue, others go to
-    /// `otherwise`.
+    /// Writes a test: packets with fewer than `bytes` captured bytes go to `otherwise`.
     fn need(&mut self, facts: &mut ClassFacts, bytes: u32, otherwise: Block) {
         facts.captured = u64::from(bytes);
         let is_enough = IntCC::UnsignedGreaterThanOrEqual;
         self.go_on_if(is_enough, self.packet.captured, bytes, otherwise);
     }
 
-    /// Writes a test: packets that have `number` at a place (offset and bytes) inside the captured
-    /// bytes continue, others go to `otherwise`.
+    /// Writes a test: packets without `number` at a place (offset and bytes) go to `otherwise`. The
+    /// place is inside the captured bytes.
     fn need_number(
         &mut self,
         facts: &mut ClassFacts,
@@ -218,8 +213,8 @@ impl ClassCopies<'_, '_> {
         ));
     }
 
-    /// Writes a test: later fragments go to `otherwise`, other packets continue. `offset` is the
-    /// place of IPv4's flags and fragment offset.
+    /// Writes a test: later fragments go to `otherwise`. `offset` is the place of IPv4's flags and
+    /// fragment offset.
     fn need_no_later_fragment(&mut self, facts: &mut ClassFacts, offset: u32, otherwise: Block) {
         const FRAGMENT_OFFSET: u32 = 0x1fff;
         let there = self.read(offset, 2);
@@ -230,8 +225,8 @@ impl ClassCopies<'_, '_> {
         facts.loads.push((PacketLoad::at(offset, 2), rest));
     }
 
-    /// Writes a test: packets for which `condition` holds between `value` and `number` continue,
-    /// others go to `otherwise`.
+    /// Writes a test: unless `condition` holds between `value` and `number`, packets go to
+    /// `otherwise`.
     fn go_on_if(&mut self, condition: IntCC, value: Value, number: u32, otherwise: Block) {
         let ins = self.builder.ins();
         let holds = ins.icmp_imm_u(condition, value, i64::from(number));
@@ -246,7 +241,7 @@ impl ClassCopies<'_, '_> {
         RawBytes::whole(raw, bytes)
     }
 
-    /// Writes all programs, one after the other, for packets with known facts.
+    /// Writes all programs for packets with known facts.
     fn copy(&mut self, facts: &ClassFacts) {
         let mut result = self.builder.ins().iconst(I64, 0);
         for (bit, program) in (0..).zip(self.programs) {

@@ -2,8 +2,8 @@
 
 use cranelift_codegen::ir::Value;
 
-/// Maximum number of remembered loads; the latest stay. Bounds the comparison of the lists where
-/// paths meet.
+/// Maximum number of remembered loads; the latest stay. Bounds the comparison of lists where paths
+/// meet.
 const LOADS_MAX: usize = 24;
 
 /// Facts about every packet of a class.
@@ -52,7 +52,6 @@ pub(super) struct RawBytes {
     pub(super) mask: u32,
 }
 
-/// Place and size of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PacketLoad {
     pub(super) base: LoadBase,
@@ -78,7 +77,6 @@ impl PacketLoad {
 }
 
 impl RawBytes {
-    /// All bits of a load of `bytes` bytes.
     pub(super) fn whole(raw: Value, bytes: u32) -> Self {
         let mask = largest(bytes);
         Self { raw, bytes, mask }

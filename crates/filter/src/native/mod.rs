@@ -1,7 +1,5 @@
 //! Machine code for programs, made from classic BPF by Cranelift.
 //!
-//! The main files:
-//!
 //! - `need` analyzes the program backwards: how many captured bytes must a packet have to be
 //!   accepted from an instruction on?
 //! - `known` holds the facts that the translator knows at an instruction, and the facts about all
@@ -15,7 +13,7 @@
 //!
 //! The machine code keeps the same packets as the interpreter. A load beyond the captured bytes
 //! rejects the packet. So one length check may include a later, larger check if every path to
-//! acceptance passes both.
+//! acceptance passes the two checks.
 
 mod branch;
 mod code;

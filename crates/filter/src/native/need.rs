@@ -1,8 +1,8 @@
 //! The captured bytes that a program needs, computed backwards from its ends.
 //!
 //! For each instruction: the number of captured bytes without which no path from here accepts the
-//! packet. One check for that number covers all loads up to it. If the packet is shorter, the
-//! result is 0 whichever load would have failed.
+//! packet. One check for that number covers all loads from these bytes. If the packet is shorter,
+//! the result is 0 whichever load would have failed.
 
 use retroscope_bpf::{ANCILLARY, Instruction, load_bytes, op};
 
@@ -51,7 +51,7 @@ pub(super) struct Outline {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct InstructionRole {
-    /// Whether a jump, conditional or not, has this instruction as a target.
+    /// Whether a jump, conditional or not, leads here.
     pub(super) starts_block: bool,
     /// Whether a later instruction, or this one, jumps here.
     pub(super) is_loop_head: bool,
@@ -70,7 +70,6 @@ impl Outline {
         outline
     }
 
-    /// The need before an instruction, from the needs of its successors.
     fn need_before(&self, index: usize, instruction: &Instruction, ancillary: bool) -> Need {
         let k = instruction.k;
         if let Some(targets) = instruction.targets(index) {

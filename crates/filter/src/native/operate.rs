@@ -129,7 +129,7 @@ impl Translator<'_, '_> {
     }
 
     /// Rejects the packet if it has fewer captured bytes than `end`, which instruction `index`
-    /// needs, or than any accepted packet needs from there on.
+    /// needs. A new check includes what any accepted packet needs from there on.
     fn check(&mut self, index: usize, end: u64, known: &mut KnownState) {
         if known.captured.max(self.facts.captured) >= end {
             return;
@@ -309,7 +309,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Shifts. The processor takes the distance modulo 32. In a program a distance of 32 or more
+    /// The processor takes the distance of a shift modulo 32. In a program a distance of 32 or more
     /// gives 0.
     fn shift(&mut self, code: u16, a: Value, b: Value) -> Value {
         let shifted = match code {
