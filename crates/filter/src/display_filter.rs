@@ -1,6 +1,8 @@
 //! Recognizes Wireshark's display filters (wireshark-filter(4)) and translates the common ones, so
 //! that the error for `ip.addr == 192.0.2.7` names the capture filter `host 192.0.2.7`.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 /// Maximum length, in bytes, of a text that gets a suggestion.
 const TEXT_BYTES_MAX: usize = 1000;
 /// Maximum nesting of parentheses and negations.
@@ -267,11 +269,13 @@ fn test(translation: Translation, operator: &str, value: &str) -> Option<String>
         Translation::Address(primitive)
             if value.starts_with(|it: char| it.is_alphanumeric()) || value.starts_with(':') =>
         {
-            let primitive = match value.contains('/') {
-                true => primitive.replace("host", "net"),
-                false => primitive.to_owned(),
-            };
-            Some(format!("{not}{primitive} {value}"))
+            Some(match value.split_once('/') {
+                Some((address, bits)) => {
+                    let primitive = primitive.replace("host", "net");
+                    format!("{not}{primitive} {}", network(address, bits)?)
+                }
+                None => format!("{not}{primitive} {value}"),
+            })
         }
         Translation::Number(primitive) if is_number => Some(format!("{not}{primitive} {value}")),
         Translation::Compared(left) if is_number => Some(format!("{left} {operator} {value}")),
@@ -286,6 +290,23 @@ fn test(translation: Translation, operator: &str, value: &str) -> Option<String>
         }
         _ => None,
     }
+}
+
+/// The network of an address. libpcap refuses a network with bits of a host.
+fn network(address: &str, bits: &str) -> Option<String> {
+    let bits: u32 = bits.parse().ok()?;
+    let net = match address.parse().ok()? {
+        IpAddr::V4(address) if bits <= 32 => {
+            let host = u32::MAX.checked_shr(bits).unwrap_or(0);
+            Ipv4Addr::from_bits(address.to_bits() & !host).into()
+        }
+        IpAddr::V6(address) if bits <= 128 => {
+            let host = u128::MAX.checked_shr(bits).unwrap_or(0);
+            IpAddr::from(Ipv6Addr::from_bits(address.to_bits() & !host))
+        }
+        _ => return None,
+    };
+    Some(format!("{net}/{bits}"))
 }
 
 #[cfg(test)]
@@ -305,6 +326,9 @@ mod tests {
             ("ip.addr == 1.2.3.4", "host 1.2.3.4"),
             ("ip.addr==1.2.3.4", "host 1.2.3.4"),
             ("ip.src == 10.0.0.0/8", "src net 10.0.0.0/8"),
+            ("ip.src == 10.1.2.3/8", "src net 10.0.0.0/8"),
+            ("ip.src == 10.1.2.3/32", "src net 10.1.2.3/32"),
+            ("ipv6.addr == 2001:db8::1/64", "net 2001:db8::/64"),
             ("ip.addr != 1.2.3.4", "not host 1.2.3.4"),
             ("ipv6.addr eq 2001:db8::1", "host 2001:db8::1"),
             ("tcp.port == 80", "tcp port 80"),
@@ -374,7 +398,9 @@ mod tests {
             "tcp port",
             "host bad..1 and tcp",
             "ip.addr ==",
+            "ip.addr == 1.2.3.4/33",
             "ip.addr == 1.2.3.4; rm",
+            "eth.addr == 02:00:00:00:00:01/24",
             "tcp.port == http",
             "tcp.port > 80",
             "udp.port in {}",
