@@ -3,10 +3,9 @@
 //! libpcap takes a minute for a list of a thousand or-ed hosts, but 10 µs a host for lists of
 //! seven.
 //!
-//! Linking keeps the meaning. A part that ends with "no match" continues with the next part that
-//! `or` joins; a part that ends with a match continues with the next part that `and` joins. A load
-//! beyond the captured bytes rejects the packet in any part. (Which such loads exist depends on
-//! libpcap's optimizer in any case.)
+//! After a part with "no match" the program continues with the next part that `or` joins; after a
+//! match, with the next part that `and` joins. A load beyond the captured bytes rejects the packet
+//! in any part.
 //!
 //! An expression with `vlan`, `mpls`, `pppoed`, `pppoes` or `geneve` stays whole: all of these
 //! except `pppoed` change the meaning of later primitives. No part begins with a primitive that
@@ -25,8 +24,8 @@ use crate::{
 /// Target length of a part in bytes. With 512, lists of hosts or ports take five times as long to
 /// compile and give 30 % fewer instructions.
 const PART_BYTES: usize = 128;
-/// Words that always begin a primitive with its own qualifiers. Other words may do so too, but a
-/// primitive that begins with another word begins no part, except the first part of a list.
+/// Words that begin a primitive with its own qualifiers. A clause that begins with another word
+/// begins no part, except the first part of a list.
 const FRESH: [&str; 21] = [
     "host",
     "net",
@@ -51,8 +50,7 @@ const FRESH: [&str; 21] = [
     "greater",
 ];
 
-/// An expression cut into parts. Each part has the joiner that connects it with everything on its
-/// left.
+/// The parts of an expression, each with the joiner to everything on its left.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ExpressionParts(Vec<(Joiner, ExpressionPart)>);
 
@@ -60,7 +58,6 @@ pub(crate) struct ExpressionParts(Vec<(Joiner, ExpressionPart)>);
 enum ExpressionPart {
     /// Bytes of the expression that go to libpcap.
     Text(Range<usize>),
-    /// An expression in parentheses, negated or not.
     Group {
         negated: bool,
         parts: ExpressionParts,
@@ -68,8 +65,7 @@ enum ExpressionPart {
 }
 
 impl ExpressionParts {
-    /// Cuts an expression. `None` if it must stay whole, if it gives only one part of text, or if
-    /// its structure is invalid.
+    /// Cuts an expression. `None` if the expression must stay whole or is invalid.
     pub(crate) fn split(text: &str) -> Option<Self> {
         let words = words(text);
         let structure = Structure::parse(text, &words).ok()?;
@@ -138,7 +134,7 @@ impl Cutter<'_> {
         begins.then(|| chain.push((clause.joiner, ExpressionPart::Text(bytes))))
     }
 
-    /// Whether the clause certainly brings its own qualifiers.
+    /// Whether the clause certainly has its own qualifiers.
     fn is_fresh(&self, clause: &Clause) -> bool {
         let mut words = clause.words.clone();
         words
@@ -152,11 +148,10 @@ impl Cutter<'_> {
 #[derive(Default)]
 struct Linker {
     code: Vec<Instruction>,
-    /// Largest return value of the parts for a match.
+    /// Largest return value for a match.
     accepted: u32,
 }
 
-/// Indexes of the return instructions of a chain.
 #[derive(Default)]
 struct Returns {
     accepts: Vec<usize>,
@@ -193,7 +188,7 @@ impl Linker {
     fn go_on_after(&mut self, returns: &mut Vec<usize>) {
         for index in returns.drain(..) {
             let distance = u32::try_from(self.code.len() - index - 1);
-            // A program has far fewer than 2^31 instructions: the text has at most half a MiB.
+            // The text has at most half a MiB, so the distance is far below 2^31.
             let k = distance.unwrap_or(u32::MAX);
             self.code[index] = Instruction::new(op::JA, 0, 0, k);
         }
@@ -258,8 +253,8 @@ mod tests {
             format!("udp and ({hosts}) and ({ports})"),
             format!("udp and not ({ports}) and ({hosts})"),
             format!("not ({hosts}) or not (tcp or ({ports}))"),
-            // The next two group from the left: (hosts or ports) and tcp, (tcp and the first port)
-            // or the other ports or the host.
+            // Operands group from the left: (hosts or ports) and tcp; (tcp and the first port) or
+            // the other ports or the host.
             format!("{hosts} or {ports} and tcp"),
             format!("tcp and {ports} or host 10.0.7.1"),
         ]
@@ -328,8 +323,7 @@ mod tests {
         );
     }
 
-    /// A random expression. After some primitives there are 300 blanks, so that the expression is
-    /// cut at many places.
+    /// A random expression. Some primitives end with 300 blanks, so that the expression is cut.
     fn tree(random: &mut fastrand::Rng, depth: u32) -> String {
         let count = random.usize(1..9);
         let mut text = String::new();

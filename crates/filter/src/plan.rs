@@ -1,8 +1,8 @@
 //! The evaluation order of an expression with own terms.
 //!
-//! No operand has side effects, so any order of the operands of `and` and `or` gives the same
-//! answer. Cheap operands go first: programs, then tests of headers, then searches of the payload.
-//! If `or` joins at least three `payload contains`, one search replaces their single searches.
+//! Operands have no side effects, so `and` and `or` evaluate cheap operands first: programs, then
+//! tests of headers, then searches of the payload. One search replaces at least three or-ed
+//! `payload contains`.
 
 use crate::{
     Variable,
@@ -10,8 +10,8 @@ use crate::{
     structure::Joiner,
 };
 
-/// Number of or-ed strings from which one common search is not slower. Three strings take 60 ns in
-/// 770 bytes either way, and 9 ns instead of 18 in 64 bytes.
+/// Number of or-ed strings from which one search is not slower. Three strings take 60 ns in 770
+/// bytes either way, and 9 ns instead of 18 in 64 bytes.
 const STRINGS_MIN: usize = 3;
 
 /// An expression as a tree. `chain::plan` bounds its depth.
@@ -21,27 +21,24 @@ pub(crate) enum EvaluationPlan {
     Piece(usize),
     /// `$flow`, `$iface` or `$communityId`.
     Term(Variable),
-    /// A payload term.
     Payload(PayloadTest),
     /// Several `payload contains` joined by `or`.
     AnyString(AnyString),
     Not(Box<EvaluationPlan>),
-    /// At least two operands of `and`, cheap ones first.
+    /// At least two operands of `and`, cheap operands first.
     All(Vec<EvaluationPlan>),
-    /// At least two operands of `or`, cheap ones first.
+    /// At least two operands of `or`, cheap operands first.
     Any(Vec<EvaluationPlan>),
 }
 
-/// Cost classes of evaluation. Each class is dearer than the previous classes.
+/// Cost classes of evaluation, cheapest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum EvaluationCost {
     /// A program or a comparison, without parsing the packet.
     Program,
-    /// Headers must be parsed.
+    /// Tests of parsed headers.
     Headers,
-    /// The payload is searched for strings.
     Search,
-    /// The payload is searched for a pattern.
     Pattern,
 }
 
@@ -59,7 +56,7 @@ impl EvaluationPlan {
         }
     }
 
-    /// Joins parts, of which there must be at least one, into one plan.
+    /// Joins parts, at least one, into one plan.
     pub(crate) fn join(joiner: Joiner, parts: Vec<Self>) -> Self {
         let mut flat = Vec::with_capacity(parts.len());
         for part in parts {
@@ -96,7 +93,7 @@ impl EvaluationPlan {
     }
 }
 
-/// Replaces or-ed strings by one search if there are enough strings.
+/// Replaces at least [`STRINGS_MIN`] or-ed strings by one search.
 fn join_strings(parts: &mut Vec<EvaluationPlan>) {
     fn needle(part: &EvaluationPlan) -> Option<&[u8]> {
         match part {
@@ -118,7 +115,6 @@ mod tests {
     use super::*;
     use crate::Template;
 
-    /// A short text form of a plan.
     fn shape(plan: &EvaluationPlan) -> String {
         let list = |parts: &[EvaluationPlan]| parts.iter().map(shape).collect::<Vec<_>>().join(" ");
         match plan {

@@ -17,12 +17,10 @@ use crate::{
 
 /// A classic BPF program that is safe to run on any packet.
 ///
-/// [`Program::new`] checks that every operation code is known, every jump stays inside the program,
-/// scratch indexes are in range, no constant divisor is zero, and the last instruction returns. A
-/// run (outside libpcap) always ends, because it counts backward jumps and stops at a limit.
-/// libpcap makes backward jumps only for `protochain`.
+/// Outside libpcap a run always ends: it stops at a limit of backward jumps. libpcap makes backward
+/// jumps only for `protochain`.
 ///
-/// A clone is cheap: it refers to the same program.
+/// Clones share the instructions and the machine code.
 #[derive(Clone)]
 pub struct Program {
     shared: Arc<ProgramState>,
@@ -31,7 +29,6 @@ pub struct Program {
 struct ProgramState {
     instructions: Vec<Instruction>,
     ancillary: bool,
-    /// Machine code, set once and then used.
     native: OnceLock<MachineCode<ProgramFunction>>,
 }
 
@@ -43,8 +40,8 @@ impl Program {
     /// on a live interface. Without `ancillary` they are loads beyond the packet, as in a savefile.
     ///
     /// # Errors
-    /// [`ProgramError`] if `instructions` is empty or does not end with a return. Otherwise, for
-    /// the first instruction that is not safe to run or reads ancillary data other than [`Aux`].
+    /// [`ProgramError`] if the instructions are not safe to run, or read ancillary data other than
+    /// [`Aux`].
     pub fn new(instructions: Vec<Instruction>, ancillary: bool) -> Result<Self, ProgramError> {
         match instructions.last().map(|last| last.code) {
             None => return Err(ProgramError::Empty),
@@ -74,13 +71,13 @@ impl Program {
         }
     }
 
-    /// The instructions. There is at least one instruction.
+    /// The instructions; never empty.
     #[must_use]
     pub fn instructions(&self) -> &[Instruction] {
         &self.shared.instructions
     }
 
-    /// The program in the format of `tcpdump -d`: one line for each instruction, newlines included.
+    /// The program in the format of `tcpdump -d`, one line for each instruction.
     #[must_use]
     pub fn disassemble(&self) -> String {
         let lines = self.instructions().iter().enumerate();
@@ -96,16 +93,16 @@ impl Program {
     /// Runs the program in the interpreter. Returns how many bytes of the packet to keep, 0 for a
     /// packet that does not match.
     ///
-    /// `packet` are the captured bytes, `wire_len` is the length on the wire in bytes. Except for
-    /// ancillary loads and the limit on backward jumps, the result is that of libpcap's
-    /// `bpf_filter`, if C defines that result. A load beyond the captured bytes, or a division by
-    /// zero, rejects the packet wherever it happens in the expression.
+    /// `wire_len` is the length on the wire in bytes. Except for ancillary loads and the limit on
+    /// backward jumps, the result is that of libpcap's `bpf_filter`, if C defines that result. A
+    /// load beyond the captured bytes, or a division by zero, rejects the packet wherever it
+    /// happens in the expression.
     #[must_use]
     pub fn run(&self, packet: &[u8], wire_len: u32, aux: Aux) -> u32 {
         self.interpret(&FilterFrame::new(packet, wire_len, aux))
     }
 
-    /// Whether [`Self::run`] keeps any byte of a packet. Uses machine code if there is any.
+    /// Whether [`Self::run`] keeps any byte of a packet. Uses machine code if available.
     #[must_use]
     pub fn keeps(&self, frame: &FilterFrame<'_>) -> bool {
         match self.shared.native.get() {
@@ -138,9 +135,9 @@ impl Program {
         }
     }
 
-    /// Compiles the program to machine code, on this thread, for every clone. Does nothing if there
-    /// is machine code already. Takes a fraction of a millisecond for ordinary filters; a
-    /// [`Compiler`](crate::Compiler) has its own thread for that.
+    /// Compiles the program to machine code, on this thread, for every clone. Takes a fraction of a
+    /// millisecond for ordinary filters. A [`Compiler`](crate::Compiler) compiles in its own
+    /// thread.
     ///
     /// # Errors
     /// [`NativeError`]; the interpreter keeps running the program.
@@ -151,7 +148,7 @@ impl Program {
         })
     }
 
-    /// Data about the machine code, if there is any.
+    /// Data about the machine code, if available.
     #[must_use]
     pub fn native(&self) -> Option<NativeInfo> {
         self.shared.native.get().map(|code| code.info)
@@ -164,15 +161,14 @@ impl Program {
         self.instructions().len() <= native::EACH_MAX
     }
 
-    /// Whether this is the only clone of the program.
+    /// Whether the program has no other clone.
     pub(crate) fn is_last(&self) -> bool {
         Arc::strong_count(&self.shared) == 1
     }
 }
 
 impl PartialEq for Program {
-    /// Compares the instructions, and whether absolute loads read ancillary data. Ignores the
-    /// machine code.
+    /// Ignores the machine code.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
             || (self.shared.instructions == other.shared.instructions
@@ -231,9 +227,8 @@ fn check(
     }
 }
 
-/// The reason why instructions are not a program. libpcap never makes such instructions, with one
-/// exception: [`Self::Ancillary`], if the expression contains the offset. `index` is the index of
-/// the instruction, from 0.
+/// The reason why instructions are not a valid program. `index` is the index of the instruction,
+/// from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(
@@ -367,8 +362,8 @@ mod tests {
         for code in (0..=0xff_u16).filter(|code| is_known(*code)) {
             for k in numbers.into_iter().chain(ancillary) {
                 let (index, instruction) = (7, Instruction::new(code, 3, 200, k));
-                // libpcap's sum of `index` and `k` may overflow. Real programs have no such jumps,
-                // so the test skips each `JA` whose target is not in 0..=0xffff.
+                // libpcap's sum of `index` and `k` may overflow, so the test skips each `JA` whose
+                // target is not in 0..=0xffff.
                 let lands = |(target, _)| target <= 0xffff;
                 if code == op::JA && !instruction.targets(index).is_some_and(lands) {
                     continue;

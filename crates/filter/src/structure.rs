@@ -1,16 +1,15 @@
 //! The boolean structure of pcap-filter text: clauses joined by `and`, `or`, `not` and parentheses.
 //!
 //! pcap-filter(7): `and` and `or` have the same precedence and group from left to right; `not`
-//! binds tighter. This module does not interpret the content of a clause. Each module that uses
-//! this module interprets the content differently.
+//! binds tighter. This module does not interpret the content of a clause.
 
 use std::ops::Range;
 
 use crate::words::{Word, WordKind};
 
-/// Maximum nesting of parentheses that becomes groups.
+/// Maximum depth of groups.
 const DEPTH_MAX: usize = 100;
-/// Primitives that change the offsets of all later primitives, and `pppoed`.
+/// Primitives that change the offsets of later primitives, and `pppoed`.
 const SHIFTING: [&str; 5] = ["vlan", "mpls", "pppoed", "pppoes", "geneve"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,36 +18,35 @@ pub(crate) enum Joiner {
     Or,
 }
 
-/// The words between one `and` or `or` and the next one outside parentheses.
+/// The words from one `and` or `or` to the next, outside parentheses.
 #[derive(Debug)]
 pub(crate) struct Clause {
     /// Joiner between this clause and everything on its left. Without meaning for the first clause.
     pub(crate) joiner: Joiner,
     /// Whether the clause begins with an odd number of `not`.
     pub(crate) negated: bool,
-    /// Words of the clause, including each `not` at its start.
+    /// Words of the clause, including each leading `not`.
     pub(crate) words: Range<usize>,
-    /// Index of the first word after all `not` at the start.
+    /// Index of the first word after the leading `not`s.
     pub(crate) first: usize,
     /// Clauses in the parentheses, if the words from `first` on are one pair of parentheses and its
-    /// content. `None` also for parentheses that are nested more than [`DEPTH_MAX`] levels deep.
+    /// content. `None` also if the parentheses are nested more than [`DEPTH_MAX`] levels deep.
     pub(crate) group: Option<Vec<Clause>>,
 }
 
-/// A text cut into clauses.
 #[derive(Debug)]
 pub(crate) struct Structure<'t> {
     pub(crate) text: &'t str,
     pub(crate) words: &'t [Word],
     /// For each opening parenthesis, the index of its closing parenthesis.
     partners: Vec<usize>,
-    /// The clauses of the expression. There is at least one clause.
+    /// At least one clause.
     pub(crate) clauses: Vec<Clause>,
 }
 
 impl<'t> Structure<'t> {
-    /// Parses a text that is cut into words. `Err` is the word at which a parenthesis has no
-    /// partner or a clause is empty; `words.len()` means the end of the text.
+    /// Parses a text that is cut into words. `Err` is the index of the word with a syntax error;
+    /// `words.len()` means the end of the text.
     pub(crate) fn parse(text: &'t str, words: &'t [Word]) -> Result<Self, usize> {
         let mut structure = Self {
             text,
@@ -61,7 +59,7 @@ impl<'t> Structure<'t> {
     }
 
     /// Cuts the words of `range`, which must be balanced in parentheses, into clauses. `Err` is the
-    /// word at which a clause is empty.
+    /// index of the word before which an operand is missing.
     pub(crate) fn clauses_in(
         &self,
         range: Range<usize>,
@@ -118,7 +116,6 @@ impl<'t> Structure<'t> {
             .is_some_and(|close| close + 1 == words.end)
     }
 
-    /// A word as written in the text.
     pub(crate) fn word(&self, index: usize) -> Option<&'t str> {
         let word = self.words.get(index)?;
         Some(&self.text[word.span.clone()])
@@ -160,7 +157,6 @@ mod tests {
     use super::*;
     use crate::words::words;
 
-    /// The clauses as text, each in brackets after its joiner.
     fn shown(structure: &Structure<'_>, clauses: &[Clause]) -> String {
         let show = |clause: &Clause| {
             let joiner = match clause.joiner {

@@ -7,8 +7,7 @@ use crate::link::LinkLayout;
 /// EtherTypes of tags that pcap-filter's `vlan` finds.
 pub(crate) const TPIDS: &[u16] = VlanTag::TPIDS.split_at(3).0;
 
-/// Whether a frame has a tag that `vlan` finds directly after its link header. Compares the
-/// EtherType and parses nothing else.
+/// Whether a frame has a tag that `vlan` finds directly after its link header.
 #[must_use]
 pub fn is_tagged(link_type: LinkType, data: &[u8]) -> bool {
     let Some(LinkLayout::EtherType { at, .. }) = LinkLayout::of(link_type) else {

@@ -2,13 +2,12 @@
 
 use super::PayloadProblem;
 
-/// The error for a backslash that begins no escape of these strings.
 const UNKNOWN_ESCAPE: &str = r#"unknown escape; there are \xNN \n \r \t \\ \""#;
 
-/// Parses the string at `start`, which belongs to `operator`. Returns its bytes and the offset
-/// after the string.
+/// Parses the string at `start`, the operand of `operator`. Returns its bytes and the offset after
+/// the string.
 ///
-/// The quotes contain UTF-8 text, which means its bytes, and the escapes `\xNN \n \r \t \\ \"`.
+/// The text between the quotes means its UTF-8 bytes, with the escapes `\xNN \n \r \t \\ \"`.
 ///
 /// # Errors
 /// The problem and its place.
@@ -44,7 +43,7 @@ pub(super) fn parse(
     Err((start..start + 1, message.into()))
 }
 
-/// The byte that the escape at `at` means, and the length of the escape.
+/// Value and length of the escape at `at`.
 fn escape(text: &str, at: usize) -> Result<(u8, usize), PayloadProblem> {
     let unknown = || (at..at + 2, UNKNOWN_ESCAPE.into());
     let bytes = &text.as_bytes()[at + 1..];

@@ -1,13 +1,13 @@
 //! Payload terms: `payload contains "…"`, `payload startswith "…"`, `payload matches /…/`.
 //!
-//! These terms are Retroscope's, not libpcap's. A payload term may replace any primitive, joined by
-//! `and or not ( )`. It tests the bytes that [`retroscope_packet::Parsed::payload`] returns, also
-//! if there are 0 bytes. A packet whose payload is unknown (`None`) matches no term. libpcap never
-//! sees a payload term: in pcap-filter text, none of the three operators can follow `payload`.
+//! Payload terms are Retroscope's own primitives, joined by `and or not ( )`. A term tests the
+//! bytes that [`retroscope_packet::Parsed::payload`] returns, even 0 bytes. If the payload is
+//! unknown (`None`), the term does not match. In pcap-filter text, none of the three operators can
+//! follow `payload`.
 //!
-//! memchr's `memmem` searches single strings, aho-corasick many at once. The regex crate searches
-//! patterns in time linear in the payload and in the pattern, so the size of a pattern is bounded:
-//! see [`pattern`].
+//! memchr's `memmem` searches single strings, aho-corasick several at once. The regex crate's time
+//! is linear in the payload and in the pattern, so the size of a pattern is bounded: see
+//! [`pattern`].
 
 mod literal;
 mod pattern;
@@ -19,16 +19,14 @@ use crate::{FilterError, FilterProblem, scan::first_word_len};
 
 pub(crate) use test::{AnyString, PayloadTest};
 
-/// First word of a payload term.
 pub(crate) const KEYWORD: &str = "payload";
-/// Maximum number of patterns in one expression. Compiling one takes up to some milliseconds, and
-/// their memory adds up.
+/// Maximum number of patterns in one expression. Compiling a pattern takes up to some milliseconds,
+/// and the patterns' memory adds up.
 const PATTERNS_MAX: usize = 100;
 
-/// Place and description of a problem in a payload term.
 type PayloadProblem = (Range<usize>, Cow<'static, str>);
 
-/// Tests of an expression, in the order of parsing.
+/// Payload terms of an expression, in order.
 #[derive(Debug, Default)]
 pub(crate) struct PayloadTests {
     pub(crate) tests: Vec<PayloadTest>,
@@ -79,8 +77,8 @@ impl PayloadTests {
     }
 }
 
-/// Whether a string follows `payload`, or a word and then a string or pattern. pcap-filter text
-/// contains neither strings nor patterns, so the user meant a payload term.
+/// Whether a string follows `payload`, or a word and then a string or pattern. pcap-filter text has
+/// no strings and patterns, so the user meant a payload term.
 fn is_almost_a_term(text: &str, word: Range<usize>) -> bool {
     let behind = &text[skip_blanks(text, word.end)..];
     let is_word = text[word.clone()].starts_with(|c: char| c.is_ascii_alphabetic());

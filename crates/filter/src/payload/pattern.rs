@@ -1,26 +1,24 @@
 //! Patterns of payload terms: `/^GET [^ ]*\.exe/i`.
 //!
-//! The language is that of the regex crate, applied to bytes. By default `.` is any byte except a
-//! line feed, `\xNN` is one byte, and classes such as `\w` are ASCII. There are no back references
-//! and no look-around, so patterns take linear time. Inside a pattern a slash is written `\/`.
+//! The syntax is the regex crate's, applied to bytes. By default `.` is any byte except a line
+//! feed, `\xNN` is one byte, and classes such as `\w` are ASCII. There are no back references and
+//! no look-around, so a search takes linear time. Inside a pattern a slash is written `\/`.
 
 use regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
 
 use super::PayloadProblem;
 
-/// Maximum length of a pattern in bytes.
 const PATTERN_BYTES_MAX: usize = 4 << 10;
-/// Maximum nesting of parentheses and the like.
+/// Maximum nesting depth.
 const NEST_MAX: u32 = 50;
-/// Maximum size of a pattern's program in bytes. For each byte of a payload, a search may read the
-/// whole program.
+/// Maximum size of a compiled pattern in bytes. For each byte of a payload, a search may read the
+/// whole compiled pattern.
 const PROGRAM_BYTES_MAX: usize = 256 << 10;
 /// Approximate limit, in bytes, of the cache that a search keeps between payloads.
 const CACHE_BYTES_MAX: usize = 1 << 20;
 
-/// Parses and compiles the pattern at `start`. Returns the compiled pattern and the offset after
-/// its text.
+/// Compiles the pattern at `start`. Also returns the offset after its text.
 ///
 /// # Errors
 /// The problem and its place.
@@ -55,7 +53,7 @@ pub(super) fn parse(text: &str, start: usize) -> Result<(Regex, usize), PayloadP
     Ok((pattern, flags_end))
 }
 
-/// Length in bytes up to the slash that ends a pattern.
+/// Offset of the slash that ends a pattern.
 fn len(pattern: &str) -> Option<usize> {
     let mut is_escaped = false;
     pattern.bytes().position(|byte| {
@@ -102,7 +100,6 @@ fn compile(pattern: &str, ignores_case: bool) -> Result<Regex, PayloadProblem> {
     })
 }
 
-/// Place and one-line message of the parser's error.
 fn bad(pattern: &str, error: &regex_syntax::Error) -> PayloadProblem {
     let (span, message) = match error {
         regex_syntax::Error::Parse(error) => (Some(error.span()), error.kind().to_string()),
@@ -165,7 +162,7 @@ mod tests {
 
     #[test]
     fn patterns_that_would_cost_too_much_are_refused_quickly() {
-        // Processor time of this thread, independent of other threads.
+        // CPU time of this thread, independent of other threads.
         let cpu_time = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
         let start = cpu_time();
         let nested = format!("/{}{}/", "(".repeat(60), ")".repeat(60));

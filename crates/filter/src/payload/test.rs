@@ -1,4 +1,4 @@
-//! Tests of payloads: for one payload term, or for many strings at once.
+//! Tests of payloads, for one string, one pattern, or many strings at once.
 
 use aho_corasick::{AhoCorasick, packed::Searcher};
 use memchr::memmem::Finder;
@@ -19,7 +19,7 @@ impl PayloadTest {
         Self::Contains(Box::new(Finder::new(needle).into_owned()))
     }
 
-    /// The string for which the test searches the payload, if the test is `contains`.
+    /// The string of a `contains` test.
     pub(crate) fn needle(&self) -> Option<&[u8]> {
         match self {
             Self::Contains(finder) => Some(finder.needle()),
@@ -27,7 +27,7 @@ impl PayloadTest {
         }
     }
 
-    /// Runs the test. Takes time linear in the payload.
+    /// Takes time linear in the payload.
     #[inline]
     pub(crate) fn holds(&self, payload: &[u8]) -> bool {
         match self {
@@ -40,14 +40,14 @@ impl PayloadTest {
 
 /// Maximum number of strings in one vector search.
 const PACKED_MAX: usize = 64;
-/// Maximum number of vector searches in a row. One automaton searches for more strings.
+/// Maximum number of vector searches, one after the other. More strings need an automaton.
 const SEARCHES_MAX: usize = 16;
 
 /// Tests whether any of many strings occurs in a payload.
 ///
 /// Times in 770 bytes: vector searches take 61 ns for 12 strings (241 ns one by one) and 130 ns for
-/// 64. The automaton takes 5.9 µs for 2000 strings (41.8 µs one by one). It reads every byte, which
-/// takes 1.3 µs even for few strings.
+/// 64. The automaton takes 5.9 µs for 2000 strings (41.8 µs one by one), and 1.3 µs even for few
+/// strings.
 #[derive(Debug, Clone)]
 pub(crate) enum AnyString {
     /// Vector searches (Teddy), each for some of the strings.
@@ -59,7 +59,7 @@ impl AnyString {
     /// `None` if there are more strings than an automaton can hold.
     pub(crate) fn new(needles: &[&[u8]]) -> Option<Self> {
         if needles.len() <= PACKED_MAX * SEARCHES_MAX {
-            // `None`, for example, on some processors, or for more than 16 strings of which any has
+            // `None`, for example, on some processors, or for more than 16 strings of which one has
             // a single byte.
             let searches: Option<Vec<Searcher>> =
                 needles.chunks(PACKED_MAX).map(Searcher::new).collect();
@@ -108,7 +108,6 @@ mod tests {
                     naive(&payload),
                     "seed {seed}, {count}, {payload:?}"
                 );
-                // A string at the very end of the payload.
                 payload.extend_from_slice(needles[random.usize(..count)]);
                 assert!(any.holds(&payload), "seed {seed}, {count}, {payload:?}");
             }
