@@ -1,8 +1,7 @@
-//! The interface to the system's libpcap: opens a handle for a link type and compiles expressions
-//! with the handle.
+//! The interface to the system's libpcap.
 //!
-//! libpcap 1.10 may compile on several handles at the same time. One handle belongs to one thread
-//! at a time, which `&mut` expresses here.
+//! libpcap 1.10 can compile on several handles at the same time. One handle belongs to one thread
+//! at a time, hence `&mut`.
 #![expect(unsafe_code, reason = "calls into the C library libpcap")]
 
 use std::{
@@ -31,7 +30,7 @@ struct BpfProgram {
     instructions: *mut Instruction,
 }
 
-/// `pcap_t`, opaque to everyone but libpcap.
+/// `pcap_t`, opaque here.
 #[repr(C)]
 struct OpaquePcap {
     _private: [u8; 0],
@@ -70,8 +69,8 @@ unsafe extern "C" {
 pub(crate) fn port(name: &str) -> Option<(u16, Option<&'static str>)> {
     let name = CString::new(name).ok()?;
     let (mut port, mut proto): (c_int, c_int) = (0, 0);
-    // SAFETY: `name` ends with a NUL, and both places are writable. libpcap keeps no pointer to any
-    // of these.
+    // SAFETY: `name` ends with a NUL, and both places are writable. libpcap keeps no
+    // pointer.
     let is_known = unsafe { pcap_nametoport(name.as_ptr(), &raw mut port, &raw mut proto) };
     if is_known == 0 {
         return None;
@@ -94,9 +93,8 @@ pub(crate) fn protocol(name: &str) -> Option<u8> {
 }
 
 impl Program {
-    /// Like [`Self::run_many`], but runs libpcap's own interpreter on one packet at a time, for
-    /// comparisons. libpcap has no [`Aux`](crate::Aux): an instruction that reads ancillary data
-    /// rejects the packet here.
+    /// Like [`Self::run_many`], but runs libpcap's own interpreter, for comparisons. An instruction
+    /// that reads ancillary data ([`Aux`](crate::Aux)) rejects the packet here.
     ///
     /// # Panics
     /// If there are more than [`Self::MANY`] packets.
@@ -107,13 +105,12 @@ impl Program {
     }
 }
 
-/// Runs a program in libpcap's interpreter, as [`Program::run`] runs it in ours.
 fn bpf_filter_of(program: &Program, frame: &FilterFrame<'_>) -> u32 {
     let packet = frame.data();
     let captured_len = c_uint::try_from(packet.len()).unwrap_or(c_uint::MAX);
-    // SAFETY: `Program::new` checked the program: operation codes are known, jumps and scratch
-    // indexes stay inside, and the last instruction returns. So libpcap reads nothing outside of
-    // `instructions`. It checks each load against `captured_len`, and that many bytes are readable.
+    // SAFETY: `Program::new` checked operation codes, jumps, scratch indexes and the final return,
+    // so libpcap reads nothing outside of `instructions`. libpcap checks each load against
+    // `captured_len`, and that many bytes are readable.
     unsafe {
         bpf_filter(
             program.instructions().as_ptr(),
@@ -135,14 +132,12 @@ pub fn link_type_name(link_type: LinkType) -> Option<&'static str> {
 pub(crate) struct CompileHandle {
     pcap: NonNull<OpaquePcap>,
     netmask: c_uint,
-    /// The file header that a savefile handle reads. It must outlive `pcap`, which `Drop` closes
+    /// The file header of a savefile handle. The header must outlive `pcap`, which `Drop` closes
     /// first.
     _header: Box<[u8; HEADER_BYTES]>,
 }
 
 impl CompileHandle {
-    /// Opens a handle for `link`.
-    ///
     /// A savefile handle comes from a file header in memory, so that libpcap treats the expression
     /// as `tcpdump -r` does. A live handle takes the `DLT_` value and the snap length that libpcap
     /// derives from that header.
@@ -159,8 +154,8 @@ impl CompileHandle {
 
     fn open_savefile(link: &LinkContext) -> Result<Self, String> {
         let mut header = Box::new(file_header(link));
-        // SAFETY: `header` is valid for `HEADER_BYTES` and is boxed, so it does not move. It lives
-        // in the handle until after the stream is closed. The mode is a C string and only reads.
+        // SAFETY: `header` has `HEADER_BYTES` and is boxed, so it does not move. The header
+        // lives until after the stream is closed. The mode is a C string and only reads.
         let file = unsafe {
             libc::fmemopen(
                 header.as_mut_ptr().cast::<c_void>(),
@@ -190,7 +185,7 @@ impl CompileHandle {
         })
     }
 
-    /// libpcap's name for the link type, such as `EN10MB`. `None` if there is no name.
+    /// libpcap's name for the link type, such as `EN10MB`, if there is a name.
     pub(crate) fn link_type_name(&self) -> Option<&'static str> {
         // SAFETY: the handle is open and activated.
         let dlt = unsafe { pcap_datalink(self.pcap.as_ptr()) };
@@ -199,8 +194,7 @@ impl CompileHandle {
         if name.is_null() {
             return None;
         }
-        // SAFETY: a C string in a constant table of libpcap, which stays linked as long as the
-        // program runs.
+        // SAFETY: a C string in a constant table of libpcap, which stays loaded.
         unsafe { CStr::from_ptr(name) }.to_str().ok()
     }
 
@@ -219,10 +213,8 @@ impl CompileHandle {
         })
     }
 
-    /// Compiles `text`.
-    ///
     /// # Errors
-    /// libpcap's message, unchanged.
+    /// libpcap's message.
     pub(crate) fn compile(
         &mut self,
         text: &CStr,
@@ -254,7 +246,7 @@ impl CompileHandle {
             Vec::new()
         } else {
             // SAFETY: on success libpcap points at `len` initialized instructions with the layout
-            // of `Instruction`. The instructions stay valid until `pcap_freecode` below.
+            // of `Instruction`, valid until `pcap_freecode` below.
             unsafe { slice::from_raw_parts(program.instructions, program.len as usize) }.to_vec()
         };
         // SAFETY: `program` came from a successful `pcap_compile` and is freed once.
@@ -265,8 +257,8 @@ impl CompileHandle {
 
 impl Drop for CompileHandle {
     fn drop(&mut self) {
-        // SAFETY: the handle is open, used nowhere else, and closed once. The header that it may
-        // read outlives this call.
+        // SAFETY: the handle is open, used nowhere else, and closed once. The header outlives this
+        // call.
         unsafe { pcap_close(self.pcap.as_ptr()) };
     }
 }

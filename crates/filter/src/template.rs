@@ -15,16 +15,15 @@ use crate::{
     words::{WordKind, words_and_tests},
 };
 
-/// An expression with variables: pcap-filter(7) text that may contain any [`Variable`].
+/// An expression: pcap-filter(7) text that may contain any [`Variable`].
 ///
 /// `$srcIP` and similar variables are placeholders of pcap-filter text. `$flow`, `$iface`,
 /// `$communityId` and the payload terms (`payload contains "…"`, `payload startswith "…"`, `payload
 /// matches /…/`) are Retroscope's own terms; `and or not ( )` join them to pcap-filter text.
 ///
-/// Without own terms the whole text is one piece. With own terms libpcap compiles each maximal
-/// piece of pcap-filter text separately. The effect of `vlan` or `mpls` on later offsets, and of a
-/// load beyond the captured bytes, ends with the piece. A primitive without qualifiers (`port 80 or
-/// 443`) takes the qualifiers from its own piece.
+/// libpcap compiles each piece of pcap-filter text between own terms separately. The effect of
+/// `vlan` or `mpls` on later offsets, and of a load beyond the captured bytes, ends with the piece.
+/// A primitive without qualifiers (`port 80 or 443`) takes the qualifiers from its own piece.
 ///
 /// ```
 /// use retroscope_filter::{Template, Variable};
@@ -42,17 +41,15 @@ pub struct Template {
     pieces: Vec<TextPiece>,
     /// Replacements for names, made by [`Template::resolve`], in order.
     numbers: Vec<(Range<usize>, String)>,
-    /// How own terms and pieces are evaluated.
     pub(crate) plan: Arc<EvaluationPlan>,
 }
 
-/// A piece of pcap-filter text.
 #[derive(Debug, Clone)]
 struct TextPiece {
     /// Bytes of the piece in the text.
     bytes: Range<usize>,
-    /// The piece with its compiled programs, if the piece contains no variable. All expressions of
-    /// the template share this piece.
+    /// The piece with its compiled programs, shared by all expressions of the template. `None` if
+    /// the piece contains a variable.
     fixed: Option<Arc<FilterPiece>>,
 }
 
@@ -65,7 +62,7 @@ impl PartialEq for Template {
 
 impl Eq for Template {}
 
-/// Facts of the trigger packet that variables may need.
+/// Facts of the trigger packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TriggerFacts {
     /// Headers of the trigger packet.
@@ -73,17 +70,15 @@ pub struct TriggerFacts {
     /// Ring-wide number of the trigger packet's interface.
     pub interface: u16,
     /// For a later fragment of TCP, UDP or SCTP, which has no ports: the flow of its datagram's
-    /// first fragment, if known. With that flow `$flow` and `$communityId` get the same values as
-    /// from other packets of the flow.
+    /// first fragment, if known.
     pub first_fragment: Option<FlowKey>,
 }
 
-/// Values that a template takes from a trigger packet. Small, and without text, except for
-/// `$communityId` of a packet without ports.
+/// Values that a template takes from a trigger packet. Contains text only for `$communityId` of a
+/// packet without ports.
 ///
-/// For one template, equal values give equal expressions. All packets of a flow, in both
-/// directions, have the same value for `$flow`. A later fragment of TCP, UDP or SCTP has that value
-/// only if its first fragment is known.
+/// For one template, equal values give equal expressions. Packets of a flow, in both directions,
+/// have equal values for `$flow`, except later fragments whose first fragment is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct TriggerValues {
     /// Values for pcap-filter text, indexed by variable.
@@ -107,9 +102,8 @@ impl Template {
     /// see [`Template::check`].
     ///
     /// # Errors
-    /// [`FilterProblem::UnknownVariable`]; an invalid payload term; an own term in the wrong place;
-    /// a syntax error in a text with own terms. Also a text that is too long or too deeply nested,
-    /// or has too many own terms, patterns or pieces.
+    /// [`FilterProblem::UnknownVariable`]; an invalid or misplaced own term; a syntax error in a
+    /// text with own terms; a text that exceeds a limit.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
         check_len(text, EXPRESSION_BYTES_MAX)?;
         let (words, tests) = words_and_tests(text)?;
@@ -147,11 +141,9 @@ impl Template {
         Ok(template)
     }
 
-    /// Looks up the names in the text, so that the system need not be asked again. If the meaning
-    /// stays the same, replaces names of hosts, ports and protocols by numbers, except host names
-    /// in a piece with a variable. A piece that keeps a name, such as that of a network, can be
-    /// compiled for further link types only until [`Template::seal`]. Reads the system's tables
-    /// (services(5), protocols(5)), and waits for the resolver.
+    /// Replaces names of hosts, ports and protocols by numbers if the meaning stays the same. Reads
+    /// services(5) and protocols(5), and waits for the resolver. A piece that keeps a name, such as
+    /// that of a network, can be compiled for further link types only until [`Template::seal`].
     ///
     /// # Errors
     /// [`FilterProblem::NameAndVariable`] for a piece that contains a variable and a name that is
@@ -191,9 +183,9 @@ impl Template {
         }
     }
 
-    /// Rejects all names except those of ports and protocols. The resolver may ask name servers for
-    /// the names of hosts and networks. The system finds ports and protocols in its own files,
-    /// services(5) and protocols(5), unless nsswitch.conf(5) names another source.
+    /// Rejects all names except those of ports and protocols: the resolver may ask name servers for
+    /// hosts and networks. Ports and protocols are in services(5) and protocols(5), unless
+    /// nsswitch.conf(5) names another source.
     ///
     /// # Errors
     /// [`FilterProblem::HostName`] for the first name that is not a port's or a protocol's.
@@ -206,14 +198,13 @@ impl Template {
         Err(FilterError::new(problem, &self.text, span))
     }
 
-    /// Names in all pieces, without looking any up.
     fn names(&self) -> impl Iterator<Item = Name> {
         let pieces = self.pieces.iter();
         pieces.flat_map(|piece| names(&self.text, piece.bytes.clone(), false))
     }
 
-    /// From now on no name is looked up for a template that [`Template::resolve`] returned. The
-    /// caller must first compile the template for all known link types.
+    /// Ends the name look-ups of a template that [`Template::resolve`] returned. The caller must
+    /// first compile the template for all known link types.
     pub fn seal(&self) {
         self.fixed().for_each(|piece| piece.seal());
     }
@@ -225,13 +216,12 @@ impl Template {
         self.fixed().any(|piece| piece.name.is_some())
     }
 
-    /// Pieces without variables.
     fn fixed(&self) -> impl Iterator<Item = &Arc<FilterPiece>> {
         self.pieces.iter().filter_map(|piece| piece.fixed.as_ref())
     }
 
-    /// Makes the shared [`FilterPiece`] of piece number `index`, unless the piece contains a
-    /// variable. `name` is a name that libpcap must look up.
+    /// Makes the shared [`FilterPiece`] of a piece without variables. `name` is a name that libpcap
+    /// must look up.
     fn fix(&mut self, index: usize, name: Option<Range<usize>>) {
         let bytes = self.pieces[index].bytes.clone();
         if !self.filled_in(&bytes).is_empty() {
@@ -257,7 +247,7 @@ impl Template {
         &self.text
     }
 
-    /// Variables in the text, each once, in the order of first use.
+    /// Variables in the text, without duplicates, in the order of first use.
     #[must_use]
     pub fn variables(&self) -> Vec<Variable> {
         let mut seen = BTreeSet::new();
@@ -265,9 +255,8 @@ impl Template {
         all.filter(|variable| seen.insert(*variable)).collect()
     }
 
-    /// Compiles the pcap-filter text for `link` with sample values, so that a template that can
-    /// never work fails before the first trigger. Tries IPv4 addresses, and if libpcap rejects
-    /// these, IPv6 addresses.
+    /// Compiles the pcap-filter text for `link` with sample values, so that mistakes show before
+    /// the first trigger. If libpcap rejects IPv4 addresses, tries IPv6 addresses.
     ///
     /// # Errors
     /// [`FilterError`], pointing into the text that the user typed.
@@ -294,18 +283,17 @@ impl Template {
     }
 
     /// Compiles the pieces without variables in advance, for all expressions of the template.
-    /// Errors are ignored here; preparing such an expression reports the errors.
+    /// Ignores errors, which appear again when such an expression is prepared.
     pub fn prepare(&self, link: LinkContext) {
         self.fixed().for_each(|piece| drop(piece.compile(link)));
     }
 
-    /// Extracts the values that the template needs from a trigger packet. Formats nothing except
+    /// Extracts the values that the template needs from a trigger packet. Formats only
     /// `$communityId` of a packet without ports, so it is cheap enough for each packet that
     /// triggers.
     ///
     /// # Errors
-    /// [`FillError`] for a variable that the packet cannot supply: the first variable for
-    /// pcap-filter text, or else `$flow`, or else `$communityId`.
+    /// [`FillError`] for a variable that the packet cannot supply.
     pub fn values(&self, facts: &TriggerFacts) -> Result<TriggerValues, FillError> {
         let mut values = TriggerValues::default();
         for (_, variable) in self.variables.iter().filter(|(_, v)| !v.is_term()) {
@@ -323,7 +311,7 @@ impl Template {
         Ok(values)
     }
 
-    /// Fills in a trigger packet's values: [`Self::values`] and [`Self::filled`] in one step.
+    /// [`Self::values`] and [`Self::filled`] in one step.
     ///
     /// # Errors
     /// Like [`Self::values`].
@@ -331,8 +319,8 @@ impl Template {
         Ok(self.filled(&self.values(facts)?))
     }
 
-    /// The expression with values from [`Self::values`] of the same template. With values from
-    /// another template, missing variables become empty text.
+    /// The expression with values from [`Self::values`] of the same template. Missing variables
+    /// become empty text.
     #[must_use]
     pub fn filled(&self, values: &TriggerValues) -> FilledExpression {
         let mut display = String::with_capacity(self.text.len());
@@ -362,8 +350,7 @@ impl Template {
         Ok(self.filled(&TriggerValues::default()))
     }
 
-    /// The template as an expression for one interface, if the template contains no variable other
-    /// than `$iface`. `interface` is the ring-wide number.
+    /// The template as an expression for one interface. `interface` is the ring-wide number.
     ///
     /// # Errors
     /// [`FilterProblem::NeedsTrigger`], pointing at the first variable other than `$iface`.
@@ -374,7 +361,7 @@ impl Template {
         Ok(self.filled(&values))
     }
 
-    /// The template as an expression for a flow, if it needs only values that the flow gives.
+    /// The template as an expression for a flow.
     ///
     /// # Errors
     /// [`FilterProblem::NeedsTrigger`], pointing at the first variable without a value.
@@ -411,12 +398,10 @@ impl Template {
         Ok(self.filled(&TriggerValues { texts, terms }))
     }
 
-    /// Whether the text contains a variable.
     fn asks(&self, variable: Variable) -> bool {
         self.variables.iter().any(|(_, its)| *its == variable)
     }
 
-    /// Fails with [`FilterProblem::NeedsTrigger`] at the first variable that is not known.
     fn needs_only(&self, is_known: impl Fn(Variable) -> bool) -> Result<(), FilterError> {
         let mut variables = self.variables.iter();
         let Some((span, unknown)) = variables.find(|(_, variable)| !is_known(*variable)) else {
@@ -437,7 +422,6 @@ impl Template {
         })
     }
 
-    /// One piece with the variables replaced by `value`, and the names by their numbers.
     fn piece(&self, bytes: &Range<usize>, value: impl Fn(Variable) -> String) -> FilterPiece {
         let numbers = self.numbers.iter();
         let numbers = numbers

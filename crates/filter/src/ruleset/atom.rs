@@ -1,5 +1,4 @@
-//! The primitives of pcap-filter(7) and the own terms that look-ups understand, and boolean
-//! expressions of both.
+//! The primitives and own terms that look-ups understand, and boolean expressions of both.
 
 use std::ops::RangeInclusive;
 
@@ -16,7 +15,6 @@ pub(super) enum EndQualifier {
     Both,
 }
 
-/// One primitive.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Atom {
     /// `ip`, `ip6`, `arp`, `rarp`: the network protocol is in this set of [`kind`]s.
@@ -53,7 +51,7 @@ pub(super) enum Atom {
     /// `$iface`: the ring-wide number of an interface.
     Interface(u16),
     /// `$flow`, or `$communityId` of a flow with ports. Only the caller can decide whether the term
-    /// holds, because the state with the fragments belongs to the caller.
+    /// holds, because the caller has the state with the fragments.
     Flow(FlowTerm),
     /// Any other primitive. Only the rule's program or the caller can decide whether it holds.
     Opaque,
@@ -68,7 +66,6 @@ pub(super) enum Expr {
     Or(Vec<Expr>),
 }
 
-/// A frame with everything that primitives test.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AtomInput<'p> {
     pub(super) key: &'p HeaderKey,
@@ -77,7 +74,6 @@ pub(super) struct AtomInput<'p> {
 }
 
 impl Expr {
-    /// Calls `see` with each primitive.
     pub(super) fn atoms(&self, see: &mut impl FnMut(&Atom)) {
         match self {
             Self::Atom(atom) => see(atom),
@@ -87,8 +83,8 @@ impl Expr {
     }
 
     /// Whether a packet matches, as by libpcap's program without optimization; [`Atom::Opaque`] and
-    /// [`Atom::Flow`] count as true. Primitives are tested from left to right, as far as needed. A
-    /// load beyond the captured bytes (`None`) rejects the packet wherever it happens.
+    /// [`Atom::Flow`] count as true. Primitives are tested from left to right, as far as needed.
+    /// `None` for a load beyond the captured bytes, which rejects the packet.
     pub(super) fn holds(&self, view: TagView, input: &AtomInput<'_>) -> Option<bool> {
         match self {
             Self::Atom(atom) => atom.holds(view, input),
@@ -98,7 +94,7 @@ impl Expr {
         }
     }
 
-    /// This expression joined with `right`. Evaluates `right` second.
+    /// Joins this expression with `right`, which is evaluated second.
     pub(super) fn joined(self, joiner: Joiner, right: Self) -> Self {
         match (self, joiner) {
             (Self::And(mut list), Joiner::And) => {
@@ -123,8 +119,7 @@ impl Expr {
     }
 }
 
-/// Evaluates expressions in order, until one of them has the value `settles`, which decides the
-/// result, or is `None`, which is then the result.
+/// Evaluates expressions in order, until an expression has the value `settles` or is `None`.
 fn settled(list: &[Expr], settles: bool, view: TagView, input: &AtomInput<'_>) -> Option<bool> {
     for expr in list {
         if expr.holds(view, input)? == settles {
@@ -136,7 +131,7 @@ fn settled(list: &[Expr], settles: bool, view: TagView, input: &AtomInput<'_>) -
 
 impl Atom {
     /// Whether the primitive holds. `None` if it needs bytes that were not captured.
-    /// [`Atom::Opaque`] and [`Atom::Flow`] always hold here.
+    /// [`Atom::Opaque`] and [`Atom::Flow`] hold here.
     pub(super) fn holds(&self, view: TagView, input: &AtomInput<'_>) -> Option<bool> {
         let AtomInput { key, data, .. } = *input;
         match *self {

@@ -1,12 +1,12 @@
-//! An array whose versions share memory. The array holds pointers to chunks. A chunk that other
-//! versions share is copied before it changes.
+//! An array of pointers to chunks, which versions of the array share. A shared chunk is copied
+//! before it changes.
 
 use std::{ops::Range, sync::Arc};
 
 /// Number of elements in a chunk.
 const CHUNK: usize = 256;
 
-/// An array of chunks. A clone copies only pointers.
+/// A clone copies only pointers.
 #[derive(Debug, Clone)]
 pub(super) struct Chunked<T> {
     chunks: Vec<Arc<[T]>>,
@@ -32,8 +32,7 @@ impl<T: Clone + Default> Chunked<T> {
         self.chunks.get(index / CHUNK)?.get(index % CHUNK)
     }
 
-    /// A mutable element. The array grows as needed. If another version shares the chunk, the chunk
-    /// is copied first.
+    /// A mutable element. The array grows as needed, and a shared chunk is copied first.
     pub(super) fn get_mut(&mut self, index: u32) -> &mut T {
         let index = index as usize;
         while self.chunks.len() <= index / CHUNK {
@@ -43,7 +42,7 @@ impl<T: Clone + Default> Chunked<T> {
         &mut Arc::make_mut(&mut self.chunks[index / CHUNK])[index % CHUNK]
     }
 
-    /// Changes existing elements, one chunk at a time.
+    /// Changes existing elements, chunk by chunk.
     pub(super) fn change(&mut self, range: Range<u32>, mut change: impl FnMut(&mut T)) {
         let (start, end) = (range.start as usize, range.end as usize);
         for number in start / CHUNK..end.div_ceil(CHUNK) {

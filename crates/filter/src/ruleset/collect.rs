@@ -12,7 +12,6 @@ use super::{
     search_memory::{FoundEntry, SearchMemory},
 };
 
-/// Turns the results of look-ups into matches.
 pub(super) struct Collector<'c> {
     pub(super) index: &'c RuleIndex,
     pub(super) link_type: LinkType,
@@ -54,7 +53,7 @@ impl Collector<'_> {
         }
     }
 
-    /// Handles the found entries of one frame. Returns the entries of the following frames.
+    /// Handles the entries of one frame. Returns the entries of the following frames.
     #[inline]
     fn frame<'f>(
         &self,
@@ -105,9 +104,9 @@ impl Collector<'_> {
         }
     }
 
-    /// Whether a found rule matches: `Some(false)` if it matches, `Some(true)` if the caller must
-    /// evaluate the filter. `None` if the rule does not match, or if its program decides for all
-    /// packets of this link type.
+    /// `Some(false)` if a found rule matches, `Some(true)` if the caller must evaluate the filter.
+    /// `None` if the rule does not match, or if its program decides for all packets of this link
+    /// type.
     #[inline(never)]
     fn decide(&self, number: usize, info: &RuleInfo) -> Option<bool> {
         let is_set = |flag| info.flags & flag != 0;

@@ -9,12 +9,11 @@ use crate::{FilterError, Program};
 /// look-ups are all for `$flow` or `$communityId` is found on every link type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RulePlacement {
-    /// Look-ups find the rule. No program is needed to decide.
+    /// Look-ups find the rule. No program is needed.
     LookUp,
-    /// Look-ups find the rule. Its program then runs on the found packets only.
+    /// Look-ups find the rule. Its program then runs on the found packets.
     LookUpThenProgram,
-    /// The rule's program runs on every packet, together with the programs of other rules if
-    /// possible.
+    /// The rule's program runs on every packet, with the programs of other rules if possible.
     Program,
     /// Look-ups find the rule. The caller then evaluates the filter
     /// ([`Certainty::AskFilter`](super::Certainty::AskFilter)).
@@ -39,8 +38,8 @@ pub struct InsertedRule {
 pub struct Explanation {
     /// How packets find the rule.
     pub placement: RulePlacement,
-    /// Look-up keys, and how many primitives are compared after each look-up.
+    /// Look-up keys, each with the number of primitives that are compared after the look-up.
     pub look_ups: Vec<(String, usize)>,
-    /// Compiled programs of the rule, by link type.
+    /// Programs of the rule, by link type.
     pub programs: Vec<(LinkType, Program)>,
 }

@@ -25,7 +25,6 @@ pub(super) struct Finder<'f> {
     pub(super) memory: &'f mut SearchMemory,
 }
 
-/// A packet in a look-up.
 #[derive(Clone, Copy)]
 struct FrameLookUp<'f> {
     number: u8,
@@ -46,8 +45,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Looks up frames of a link type whose headers [`HeaderKey`] cannot read, by the flow and the
-    /// addresses that `retroscope-packet` finds.
+    /// Looks up frames whose headers [`HeaderKey`] cannot read, by the flow and the addresses that
+    /// `retroscope-packet` finds.
     pub(super) fn find_without_keys(&mut self, frames: &[FilterFrame<'_>]) {
         if self.index.parsed_rules == 0 {
             return;
@@ -142,7 +141,7 @@ impl Finder<'_> {
     }
 
     /// Looks up rules with `$flow` or `$communityId` for a frame whose flow may not be at libpcap's
-    /// fixed offsets. Examples are two tags, an IPv6 extension header, and a frame that is not IP.
+    /// fixed offsets, for example after two tags or an IPv6 extension header.
     #[inline(never)]
     fn look_up_parsed(&mut self, frame: FrameLookUp<'_>) {
         /// Rules with `$flow` match packets under any tags.
@@ -152,7 +151,7 @@ impl Finder<'_> {
         match flow_of(&parsed) {
             Some(FlowKey::Ports { proto, low, high }) => match (low.addr, high.addr) {
                 (IpAddr::V4(a), IpAddr::V4(b)) if index.has(tag::FLOW4) => {
-                    // For `$flow` it does not matter which end is the source.
+                    // `$flow` matches both directions.
                     let (key, orientation) = Flow4Key::new(
                         proto_flag(proto),
                         a.to_bits(),

@@ -1,10 +1,9 @@
 //! The addresses that a packet must have to match an expression, for a caller with an index of
 //! addresses.
 //!
-//! [`hosts_of`] reads a frame with [`HeaderKey`], at the offsets that libpcap's programs use. The
-//! module `ruleset::parse` reads the expression, and understands only primitives whose meaning is
-//! certain. So a packet that matches has addresses in [`NeededHosts`], in ARP and RARP too, and
-//! after a tag if the expression says `vlan`. Addresses inside a tunnel never count.
+//! [`hosts_of`] reads a frame at the offsets that libpcap's programs use, in ARP and RARP too. The
+//! module `ruleset::parse` understands only primitives whose meaning is certain. So a packet that
+//! matches has addresses in [`NeededHosts`]. Addresses inside a tunnel never count.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -25,8 +24,8 @@ const ALTERNATIVES_MAX: usize = 256;
 /// Addresses of which every packet that matches an expression has some.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeededHosts {
-    /// Ways in which the expression can match. A matching packet has all addresses of at least one
-    /// alternative, as source or destination. No alternative is empty.
+    /// Ways in which the expression can match, none empty. A matching packet has all addresses of
+    /// at least one alternative, as source or destination.
     pub alternatives: Vec<Vec<IpAddr>>,
     /// Whether the addresses are certain for Ethernet frames only, because the expression tests
     /// tags or hardware addresses.
@@ -35,8 +34,7 @@ pub struct NeededHosts {
 
 impl NeededHosts {
     /// Addresses that an expression needs. `None` if there are more than 256 alternatives, or if
-    /// one of them requires no primitive with a whole address. A shorter prefix, a name or `$flow`
-    /// does not count.
+    /// one of them requires no whole address. A shorter prefix, a name or `$flow` does not count.
     #[must_use]
     pub fn of(filled: &FilledExpression) -> Option<Self> {
         let expr = understand(filled).body.expr;
@@ -58,8 +56,7 @@ impl NeededHosts {
     }
 }
 
-/// The address that a primitive compares as a whole. `None` for a shorter prefix and for any other
-/// primitive.
+/// The address that a primitive compares as a whole.
 fn host(atom: &Atom) -> Option<IpAddr> {
     match *atom {
         Atom::V4 { addr, bits: 32, .. } => Some(Ipv4Addr::from_bits(addr).into()),

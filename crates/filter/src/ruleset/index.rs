@@ -1,4 +1,4 @@
-//! All rules in tables. The versions of the writer and of the readers share what did not change.
+//! The tables of all rules. The versions of the writer and of the readers share unchanged parts.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -23,11 +23,10 @@ pub(super) mod flags {
     pub(in crate::ruleset) const ASK: u8 = 1;
     /// The whole expression must be evaluated for every found packet.
     pub(in crate::ruleset) const PARTIAL: u8 = 2;
-    /// The whole expression must be evaluated for short frames, because the result of `or`, `not`
-    /// and `ether host` with loads beyond the captured bytes depends on the order.
+    /// The whole expression must be evaluated for short frames: the result of `or`, `not` and
+    /// `ether host` with loads beyond the captured bytes depends on the order.
     pub(in crate::ruleset) const ORDERED: u8 = 4;
-    /// The expression tests hardware addresses or tags, so look-ups decide only on Ethernet. On
-    /// other link types the rule's program decides, if libpcap accepts the expression.
+    /// The expression tests hardware addresses or tags, so look-ups decide only on Ethernet.
     pub(in crate::ruleset) const ETHERNET: u8 = 8;
 }
 
@@ -40,16 +39,14 @@ pub(super) struct RuleInfo {
     pub(super) body: Option<Arc<FullRule>>,
 }
 
-/// A whole rule.
 #[derive(Debug)]
 pub(super) struct FullRule {
     pub(super) expr: Expr,
     pub(super) view: TagView,
-    /// Programs by link type. A link type of the set has a program if the rule needs one there, or
-    /// if the filter already was a single program. It has none if libpcap rejects the rule.
+    /// Programs by link type, if needed there or known before.
     pub(super) programs: Vec<(LinkType, Program)>,
-    /// Whether a part of the expression is opaque. Unless the caller evaluates the filter, an
-    /// opaque rule matches nothing on a link type without a program.
+    /// Whether a part of the expression is opaque, so that the rule needs its program or the
+    /// caller.
     pub(super) is_opaque: bool,
 }
 
@@ -62,7 +59,7 @@ impl FullRule {
     }
 }
 
-/// An entry under a key: a rule, and the conditions that a frame with this key must also satisfy.
+/// An entry under a key: a rule, and further conditions on the frame.
 #[derive(Debug, Clone)]
 pub(super) struct IndexedRule {
     pub(super) rule: u32,
@@ -87,8 +84,8 @@ pub(super) struct RuleIndex {
     present: [u32; tag::COUNT],
     /// IPv6 prefix lengths of keys.
     v6_lengths: Vec<u8>,
-    /// Number of rules with a look-up for `$flow` or `$communityId`. For such rules, frames whose
-    /// flow may not be at libpcap's fixed offsets must be parsed.
+    /// Number of rules with a look-up for `$flow` or `$communityId`. These rules need frames parsed
+    /// whose flow may not be at libpcap's fixed offsets.
     pub(super) parsed_rules: u32,
     pub(super) unindexed: Arc<Vec<UnindexedRules>>,
     /// Rules whose filter the caller evaluates for every packet.
@@ -127,13 +124,11 @@ impl RuleIndex {
         }
     }
 
-    /// Whether any rule has a key with this tag.
     #[inline]
     pub(super) fn has(&self, tag: u8) -> bool {
         self.present[usize::from(tag)] != 0
     }
 
-    /// Whether any rule has look-ups.
     pub(super) fn has_any(&self) -> bool {
         self.parsed_rules != 0 || self.present != [0; tag::COUNT]
     }
@@ -144,7 +139,6 @@ impl RuleIndex {
         self.parsed_rules != 0 || (0..tag::COUNT).any(is_more)
     }
 
-    /// IPv6 prefix lengths of keys.
     pub(super) fn v6_lengths(&self) -> impl Iterator<Item = u8> {
         self.v6_lengths.iter().copied()
     }
@@ -165,7 +159,6 @@ impl RuleIndex {
         }
     }
 
-    /// Adds a part of a rule under all of its keys.
     pub(super) fn add(&mut self, ref_counts: &mut RefCounts, rule: u32, part: &RulePart) {
         for key in part.look_up.keys(self.seeds) {
             let entry = IndexedRule {
@@ -178,7 +171,6 @@ impl RuleIndex {
         }
     }
 
-    /// Removes all entries of a rule from the keys of one of its parts.
     pub(super) fn remove(&mut self, ref_counts: &mut RefCounts, rule: u32, look_up: &LookUpKey) {
         for key in look_up.keys(self.seeds) {
             self.change(ref_counts, key, |entries| {
@@ -187,7 +179,6 @@ impl RuleIndex {
         }
     }
 
-    /// Changes the entries under a key.
     fn change(
         &mut self,
         ref_counts: &mut RefCounts,
@@ -222,7 +213,6 @@ impl RuleIndex {
         self.file(ref_counts, key, entries);
     }
 
-    /// Counts a new or removed key.
     fn count(&mut self, ref_counts: &mut RefCounts, key: TableKey, is_new: bool) {
         let add = |count: &mut u32| {
             *count = if is_new { *count + 1 } else { *count - 1 };
@@ -247,8 +237,7 @@ impl RuleIndex {
         masks.note(counts, u16::from_be_bytes([a, b]), bits, is_new);
     }
 
-    /// The only entry under a key, or `Err` with the index of the key's group of entries. `None` if
-    /// there is no entry.
+    /// The only entry under a key, or `Err` with the index of the key's group.
     fn filed(&self, key: TableKey) -> Option<Result<IndexedRule, u32>> {
         fn filed<S: TableSlot>(
             table: &LookUpTable<S>,
@@ -271,8 +260,7 @@ impl RuleIndex {
         }
     }
 
-    /// Replaces what the tables hold under a key by `entries`: nothing, one slot, or a new group. A
-    /// group that the key had must be given back before.
+    /// Replaces the entries under a key. The key's old group must be given back before.
     fn file(&mut self, ref_counts: &mut RefCounts, key: TableKey, entries: Vec<IndexedRule>) {
         match key {
             TableKey::Flow(key) => self.flows.remove(key),
@@ -298,8 +286,7 @@ impl RuleIndex {
         }
     }
 
-    /// Bytes of memory of this version's tables. Excludes the entries in groups, and the
-    /// expressions and programs of rules.
+    /// Bytes of memory of the tables, without the entries in groups, expressions and programs.
     pub(super) fn bytes(&self) -> usize {
         self.flows.bytes()
             + self.small.bytes()

@@ -1,12 +1,11 @@
-//! Headers of a frame as libpcap's programs see them, read once for all rules. Look-ups use these
-//! headers as keys.
+//! Headers of a frame as libpcap's programs see them. Look-ups use these headers as keys.
 //!
 //! The result differs from [`retroscope_packet::parse()`], because pcap-filter(7) reads fixed
 //! offsets. Without `protochain`, a program follows no IPv6 extension header, except one fragment
-//! header for `proto`. It skips no VLAN tag unless the expression says `vlan`. It checks no length
-//! field, and the IP version only on raw IP. It reads the ports of IPv4 only if the fragment offset
-//! is 0. A load beyond the captured bytes rejects the packet, so a field that was not captured is
-//! absent here. A frame without a field that its headers promise is *short*.
+//! header for `proto`. A program skips no VLAN tag unless the expression says `vlan`, and checks no
+//! length field. It checks the IP version only on raw IP, and reads IPv4 ports only if the fragment
+//! offset is 0. A load beyond the captured bytes rejects the packet, so a field that was not
+//! captured is absent here. A frame without a field that its headers promise is *short*.
 
 use retroscope_packet::{
     CommonHeaders, LinkType,
@@ -24,16 +23,15 @@ pub(super) mod kind {
     pub(in crate::ruleset) const V6: u8 = 2;
     pub(in crate::ruleset) const ARP: u8 = 4;
     pub(in crate::ruleset) const RARP: u8 = 8;
-    /// Any other protocol. Never in a set that a rule uses.
+    /// Any other protocol, never in a rule's set.
     pub(in crate::ruleset) const OTHER: u8 = 16;
     /// The field that names the protocol was not captured.
     pub(in crate::ruleset) const UNKNOWN: u8 = 0;
 }
 
-/// Facts about a frame as bits, compared at once with the bits that an entry allows: see
-/// [`HeaderKey::frame_flags`].
+/// Facts about a frame, compared at once with the bits that an entry allows.
 pub(super) mod frame_flags {
-    /// The low bits, which are the bits of [`super::kind`] without `OTHER`.
+    /// The bits of [`super::kind`] without `OTHER`.
     pub(in crate::ruleset) const KINDS: u16 = 0x000f;
     pub(in crate::ruleset) const PLAIN: u16 = 0x0010;
     pub(in crate::ruleset) const TAGGED: u16 = 0x0020;
@@ -50,15 +48,13 @@ pub(super) mod frame_flags {
     pub(in crate::ruleset) const ALL: u16 = 0x0fff;
 }
 
-/// Where a rule's primitives expect the network header: directly after the link header, or after
-/// one VLAN tag.
+/// Where a rule expects the network header: directly after the link header, or after one VLAN tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TagView {
     Plain,
     Tagged,
 }
 
-/// Link headers that [`HeaderKey::read`] can read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LinkHeaderKind {
     Layout(LinkLayout),
@@ -73,7 +69,7 @@ pub(super) enum LinkHeaderKind {
 const ETHERNET: LinkHeaderKind = LinkHeaderKind::Layout(LinkLayout::ETHERNET);
 
 impl LinkHeaderKind {
-    /// The link header of a link type. `None` if [`HeaderKey::read`] cannot read it.
+    /// `None` if [`HeaderKey::read`] cannot read this link type.
     pub(super) fn of(link_type: LinkType, mode: FilterMode) -> Option<Self> {
         match link_type {
             LinkType::NULL | LinkType::LOOP => {
@@ -87,7 +83,6 @@ impl LinkHeaderKind {
     }
 }
 
-/// Headers of one frame.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct HeaderKey {
     /// IPv4 source address, or the source protocol address of ARP and RARP.
@@ -95,15 +90,13 @@ pub(super) struct HeaderKey {
     pub(super) dst: u32,
     pub(super) src_port: u16,
     pub(super) dst_port: u16,
-    /// Bits of [`frame_flags`], without `SRC` and `DST`. The network protocol is the one after a
-    /// tag, if there is a tag.
+    /// Bits of [`frame_flags`], without `SRC` and `DST`.
     pub(super) frame_flags: u16,
-    /// Identifier of the tag directly after an Ethernet header.
+    /// VLAN identifier of the tag directly after the Ethernet addresses.
     pub(super) vlan: u16,
     /// Offset of the network header.
     pub(super) network: u8,
-    /// The network protocol: one bit of [`kind`], or `UNKNOWN`. In a tagged frame, the protocol
-    /// after the tag.
+    /// One bit of [`kind`], or `UNKNOWN`. In a tagged frame, the protocol after the tag.
     pub(super) kind: u8,
     /// IPv4 protocol or IPv6 next header.
     pub(super) proto: u8,
@@ -125,17 +118,15 @@ pub(super) mod has {
     pub(in crate::ruleset) const SRC_MAC: u16 = 0x40;
     pub(in crate::ruleset) const DST_MAC: u16 = 0x80;
     pub(in crate::ruleset) const VLAN: u16 = 0x100;
-    /// The EtherType of a VLAN tag follows the Ethernet addresses. The rest of the tag may not have
-    /// been captured.
+    /// The EtherType of a VLAN tag follows the Ethernet addresses. The rest of the tag may be
+    /// missing.
     pub(in crate::ruleset) const TAG: u16 = 0x200;
-    /// Some primitive that look-ups understand makes a load beyond the captured bytes of this
-    /// frame.
+    /// A primitive that look-ups understand makes a load beyond the captured bytes of this frame.
     pub(in crate::ruleset) const SHORT: u16 = 0x400;
     /// An IPv4 fragment, first or later.
     pub(in crate::ruleset) const FRAGMENT: u16 = 0x800;
     /// `retroscope-packet` may see another flow than these fields show.
     pub(in crate::ruleset) const UNUSUAL: u16 = 0x1000;
-    /// Both addresses were captured.
     pub(in crate::ruleset) const ADDRESSES: u16 = SRC | DST;
     pub(in crate::ruleset) const PORTS: u16 = SRC_PORT | DST_PORT;
     pub(in crate::ruleset) const FLOW: u16 = ADDRESSES | PORTS;
@@ -150,8 +141,7 @@ impl HeaderKey {
         self.has & has::TAG != 0
     }
 
-    /// The network protocol that a rule of this view sees. `None` if the field that names it was
-    /// not captured.
+    /// The network protocol that a rule of this view sees. `None` if not captured.
     pub(super) fn kind_in(&self, view: TagView) -> Option<u8> {
         match (view, self.is_tagged()) {
             // A program without `vlan` sees the tag's EtherType, which is no network protocol.
@@ -161,9 +151,8 @@ impl HeaderKey {
         }
     }
 
-    /// Reads a frame. Writes the fields of the most common frames in place. A key that is built
-    /// elsewhere with narrow stores, and then copied with wider loads, would make the processor
-    /// wait for the stores.
+    /// Reads a frame. Writes the fields of common frames in place: a copy of recent narrow stores
+    /// by wider loads makes the processor wait for the stores.
     #[inline]
     pub(super) fn read(&mut self, link_header: LinkHeaderKind, data: &[u8]) {
         if link_header == ETHERNET
@@ -177,8 +166,7 @@ impl HeaderKey {
         }
     }
 
-    /// Reads the most common frames: Ethernet, IPv4 without options, no fragment. `header` ends
-    /// after the ports. Has no branch.
+    /// Reads Ethernet with IPv4 without options, not fragmented. `header` ends after the ports.
     #[inline]
     fn read_common(&mut self, common: &CommonHeaders, header: &[u8; 38]) {
         let word = |at| word(header, at).unwrap_or_default();
@@ -357,8 +345,7 @@ impl HeaderKey {
     }
 
     /// Whether an address of an IPv6 frame begins with these bits. Compares word by word, like
-    /// libpcap, up to the first difference or the last bit. `None` if the captured bytes end before
-    /// that.
+    /// libpcap, up to the first difference. `None` if the captured bytes end before that.
     pub(super) fn v6_begins_with(
         &self,
         data: &[u8],
@@ -394,8 +381,8 @@ impl HeaderKey {
     }
 }
 
-/// The bit of [`frame_flags`] for each IP protocol number. A table, because the processor could not
-/// predict a branch on the protocol.
+/// The bit of [`frame_flags`] for each IP protocol number. A table, because a branch on the
+/// protocol is unpredictable.
 static PORTS: [u16; 256] = {
     let mut table = [frame_flags::NO_PORTS; 256];
     table[TCP as usize] = frame_flags::TCP;
@@ -404,13 +391,11 @@ static PORTS: [u16; 256] = {
     table
 };
 
-/// The bit of [`frame_flags`] for a protocol: `TCP`, `UDP`, `SCTP` or `NO_PORTS`.
 #[inline]
 pub(super) fn proto_flag(proto: u8) -> u16 {
     PORTS[usize::from(proto)]
 }
 
-/// The flag of a protocol, and `has::PORTS` if the protocol has ports.
 #[inline]
 fn ports_of(proto: u8) -> (u16, u16) {
     let its = proto_flag(proto);

@@ -13,15 +13,12 @@ use super::{
     table::{Seeds, TableSlot},
 };
 
-/// The fixed part of a rule, by which packets find the rule.
+/// The part of a rule by which packets find the rule.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LookUpKey {
-    /// An IPv4 flow.
     Flow4(FiveTuple<u32>),
-    /// An IPv6 flow.
     Flow6(FiveTuple<u128>),
-    /// A primitive that can be looked up. Its `ends` (source or destination) are not part of the
-    /// table key.
+    /// A primitive, without its `ends` (source or destination).
     One(Atom),
     /// IP fragments between two addresses, for `$flow` and `$communityId`.
     Fragments([IpAddr; 2]),
@@ -77,23 +74,21 @@ pub(super) mod tag {
     pub(in crate::ruleset) const FRAGMENTS: u8 = 10;
     pub(in crate::ruleset) const LINK: u8 = 11;
     pub(in crate::ruleset) const INTERFACE: u8 = 12;
-    /// Number of tags.
     pub(in crate::ruleset) const COUNT: usize = 13;
 }
 
-/// A small key: the tag and the lower 56 bits of `value`.
+/// A key from the tag and the lower 56 bits of `value`.
 #[inline]
 pub(super) fn small(tag: u8, value: u64) -> u64 {
     u64::from(tag) << 56 | value & (u64::MAX >> 8)
 }
 
-/// The tag of a small key.
 pub(super) fn tag_of(key: u64) -> u8 {
     key.to_be_bytes()[0]
 }
 
-/// Key of the first `bits` bits of an IPv4 address (1 to 32), or of a port (1 to 16), which is in
-/// the upper half of `value`.
+/// Key of the first `bits` bits of an IPv4 address (1 to 32), or of a port (1 to 16) in the upper
+/// half of `value`.
 #[inline]
 pub(super) fn prefix_key(tag: u8, value: u32, bits: u8) -> u64 {
     let masked = value & (u32::MAX << (32 - u32::from(bits)));
@@ -105,8 +100,7 @@ pub(super) fn proto_key(kind: u8, number: u8) -> u64 {
     small(tag::PROTO, u64::from(kind) << 8 | u64::from(number))
 }
 
-/// Key of an IPv6 prefix. The address is too long, so the key has 48 bits of a hash. The address
-/// itself is compared after the look-up.
+/// Key of an IPv6 prefix. The key has 48 bits of a hash, because the address is too long.
 pub(super) fn v6_key(seeds: Seeds, addr: u128, bits: u8) -> u64 {
     let masked = addr & (u128::MAX << (128 - u32::from(bits)));
     small(tag::V6, u64::from(bits) << 48 | wide(seeds, masked) >> 16)
@@ -163,7 +157,6 @@ fn wide(seeds: Seeds, value: u128) -> u64 {
 }
 
 impl LookUpKey {
-    /// The table keys for this look-up key.
     pub(super) fn keys(&self, seeds: Seeds) -> Vec<TableKey> {
         let one = |key| vec![TableKey::Small(key)];
         let atom = match *self {
@@ -213,13 +206,12 @@ fn each(kinds: u8) -> impl Iterator<Item = u8> {
         .filter(move |kind| kinds & kind != 0)
 }
 
-/// A port range as the smallest number of prefixes, each a port and a length. The full range
-/// becomes two prefixes of length 1.
+/// A port range as the smallest number of prefixes, each a port and a length.
 fn prefixes(low: u16, high: u16) -> Vec<(u16, u8)> {
     let mut prefixes = Vec::new();
     let (mut at, end) = (u32::from(low), u32::from(high) + 1);
     while at < end {
-        // The largest block that starts here and ends in the range. At most half of all ports.
+        // The largest block that starts here and ends in the range, at most half of all ports.
         let aligned = at.trailing_zeros().min(15);
         let fits = (end - at).ilog2();
         let size = aligned.min(fits);
@@ -239,9 +231,8 @@ pub(super) struct Flow4Key {
 }
 
 impl Flow4Key {
-    /// A key from two ends in any order. Also returns the orientation as one bit: bit 0 if nothing
-    /// was exchanged, bit 1 if the addresses were exchanged, bit 2 if the ports were exchanged, bit
-    /// 3 if addresses and ports were exchanged.
+    /// A key from two ends in any order. Also returns the orientation as one bit: 0 if nothing was
+    /// exchanged, 1 if the addresses, 2 if the ports, 3 if both were exchanged.
     #[inline]
     pub(super) fn new(frame_flags: u16, src: u32, dst: u32, ports: (u16, u16)) -> (Self, u8) {
         let swapped = u8::from(src > dst);
@@ -255,7 +246,6 @@ impl Flow4Key {
                     && frame_flags::SCTP == 4 << 7
             )
         };
-        // Maps 1, 2 and 4 to 1, 2 and 3.
         let bit = frame_flags >> 7 & 7;
         let proto = bit - (bit >> 2);
         let ports = u64::from(low_port) << 16 | u64::from(high_port);
@@ -267,8 +257,7 @@ impl Flow4Key {
     }
 }
 
-/// Slot for an IPv4 flow, in 16 bytes: the whole key, and the views and orientations that a single
-/// rule accepts. Refers to a rule or a group of entries.
+/// Slot for an IPv4 flow: the whole key, and the views and orientations that a single rule accepts.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct Flow4Slot {
@@ -281,7 +270,7 @@ pub(super) struct Flow4Slot {
 impl Flow4Slot {
     /// The bits of `rest` that belong to the key.
     const KEY: u64 = 0xffff_ffff_0000_0003;
-    /// The largest number of a rule or group that fits into a slot.
+    /// The largest number of a rule or group.
     pub(super) const VALUE_MAX: u32 = (1 << 23) - 1;
 
     pub(super) fn one(key: Flow4Key, rule: u32, need: u16, orientations: u8) -> Self {
@@ -290,8 +279,8 @@ impl Flow4Slot {
         Self::with(key, views << 2 | u32::from(orientations) << 4, rule)
     }
 
-    /// Panics if `group` is above [`Self::VALUE_MAX`], because the slot would refer to another
-    /// group. That many groups need 8 million keys.
+    /// Panics if `group` is above [`Self::VALUE_MAX`], which needs 8 million keys: the slot would
+    /// refer to another group.
     pub(super) fn group(key: Flow4Key, group: u32) -> Self {
         Self::with(key, 0x100, group)
     }
@@ -357,7 +346,7 @@ impl TableSlot for Flow4Slot {
     }
 }
 
-/// Slot for a key of 56 bits and a tag. Refers to a rule or a group of entries.
+/// Slot for a key of 56 bits and a tag.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct SmallSlot {

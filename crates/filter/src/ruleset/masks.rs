@@ -1,9 +1,9 @@
 //! Tells which prefix lengths need a look-up for an address.
 //!
 //! One hash table holds prefixes of all lengths, so an address needs one look-up for each length.
-//! For each value of the first 16 bits of an address, [`Masks`] holds the lengths of the prefixes
-//! in the table that agree with these bits. Usually these are few lengths. A port is a 16-bit
-//! address and a port range consists of prefixes, so [`Masks`] is exact for ports.
+//! [`Masks`] holds, for each value of the first 16 bits of an address, the lengths of prefixes that
+//! agree with these bits, usually few. A port is a 16-bit address and a port range consists of
+//! prefixes, so [`Masks`] is exact for ports.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use super::chunked::Chunked;
 #[derive(Debug, Clone)]
 pub(super) struct Masks(Chunked<u32>);
 
-/// Number of prefixes with the same first 16 bits and length. Only the writer has these counters.
+/// Number of prefixes with the same first 16 bits and length, for the writer.
 pub(super) type MaskCounts = HashMap<(u16, u8), u32>;
 
 impl Masks {
@@ -27,7 +27,7 @@ impl Masks {
         self.0.get(u32::from(first)).copied().unwrap_or(0)
     }
 
-    /// Records that a prefix of `bits` bits (1 to 32), which begins with `first`, is new or gone.
+    /// Records a new or removed prefix of `bits` bits (1 to 32) that begins with `first`.
     pub(super) fn note(&mut self, counts: &mut MaskCounts, first: u16, bits: u8, is_new: bool) {
         let count = counts.entry((first, bits)).or_default();
         let was_there = *count != 0;
@@ -45,7 +45,6 @@ impl Masks {
         self.0.change(covered, |set| *set ^= 1 << (bits - 1));
     }
 
-    /// Bytes of memory.
     pub(super) fn bytes(&self) -> usize {
         self.0.bytes()
     }

@@ -4,19 +4,16 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleId(pub u64);
 
-/// Whether a match is certain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Certainty {
     /// The rule matches the packet.
     Certain,
-    /// The rule may match. The caller must evaluate the [`Filter`](crate::Filter), with the
-    /// filter's state if it has state.
+    /// The rule may match. The caller must evaluate the [`Filter`](crate::Filter).
     AskFilter,
 }
 
 /// The rules that match each frame of one
-/// [`RuleReader::match_many`](super::RuleReader::match_many). Reuse the value: it allocates only if
-/// there are more matches than ever before.
+/// [`RuleReader::match_many`](super::RuleReader::match_many). Reuse the value to avoid allocations.
 #[derive(Debug, Clone, Default)]
 pub struct Matches {
     list: Vec<RuleMatch>,
@@ -32,8 +29,8 @@ struct RuleMatch {
 }
 
 impl Matches {
-    /// All matches: the index of the frame, the rule, and whether the match is certain. Each occurs
-    /// once, in the order of frames, and for each frame in the order of rule identifiers.
+    /// All matches, without duplicates: the index of the frame, the rule, and whether the match is
+    /// certain. The order is by frame, then by rule identifier.
     pub fn iter(&self) -> impl Iterator<Item = (usize, RuleId, Certainty)> {
         self.list.iter().map(|found| {
             let sure = if found.ask {

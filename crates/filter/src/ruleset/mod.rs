@@ -1,11 +1,10 @@
 //! Matches packets against many expressions at once.
 //!
 //! Packets find most rules by look-ups: by a flow, a host, a net, a port, a protocol, a VLAN, an
-//! interface or a hardware address that the rule requires. The headers are read once for all rules.
-//! The rest of a rule is compared with the same headers, or the rule's program or the caller tests
-//! the packets that were found. The programs of rules with nothing to look up (`not port 22`,
-//! `ip[8] < 5`) run on every packet, up to 64 programs as one function
-//! ([`FusedPrograms`](crate::FusedPrograms)).
+//! interface or a hardware address that the rule requires. The rest of a rule is compared with the
+//! headers, or the rule's program or the caller tests the packets that were found. The programs of
+//! rules with nothing to look up (`not port 22`, `ip[8] < 5`) run on every packet, up to 64
+//! programs as one function ([`FusedPrograms`](crate::FusedPrograms)).
 //!
 //! ```text
 //! text ─ parse ─▶ atom::Expr ─ look_ups ─▶ parts: look-up key, remainder
@@ -14,25 +13,24 @@
 //!                    (control side)  tables, groups, programs   (data path)
 //! ```
 //!
-//! The results are exactly those of libpcap. `parse` accepts only primitives whose meaning is
-//! certain, `key` reads the bytes that libpcap's programs read, and tests compare the results with
-//! each rule's own program. Only libpcap's optimizer can make a difference: it may omit loads
-//! beyond the captured bytes in `or` and `not`. Then the result is that of the rule's program if
-//! the program exists, else that of a program without the optimizer.
+//! The results are those of libpcap: `parse` accepts only primitives whose meaning is certain,
+//! `key` reads the bytes that libpcap's programs read, and tests compare both. Only libpcap's
+//! optimizer can make a difference: it may omit loads beyond the captured bytes in `or` and `not`.
+//! Then the result is that of the rule's program if the program exists, else that of a program
+//! without the optimizer.
 //!
 //! # Updates
-//! The control side changes its own version and publishes it by replacing a pointer. The data path
-//! switches to a new version in [`RuleReader::refresh`], which never waits, or in
+//! The control side publishes a new version by replacing a pointer. The data path switches to the
+//! new version in [`RuleReader::refresh`], which never waits, or in
 //! [`RuleReader::refresh_blocking`]. Versions share the parts that did not change. An update copies
 //! about a thousand pointers and the parts that it changes: some KiB with 1,000 flows, and about
-//! 150 KiB with 100,000 flows. At an update the control side frees the old versions that no reader
-//! uses any more.
+//! 150 KiB with 100,000 flows. The next update frees old versions without readers.
 //!
 //! # Memory
 //! Tables take 0.6 MiB and some 60 bytes for each look-up: 1.1 MiB with 10,000 flows
 //! ([`RuleSet::table_bytes`]). In addition, the control side keeps the text and the placement of
 //! each rule. Each reader keeps at most one old version alive, of which only the changed parts take
-//! memory. Rules with the same key share a group.
+//! memory.
 
 mod atom;
 mod chunked;

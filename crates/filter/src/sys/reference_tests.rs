@@ -1,4 +1,4 @@
-//! libpcap's own interpreter, validator and printer, as the reference for this crate's tests.
+//! libpcap's interpreter, validator and printer, as the reference for tests.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
@@ -17,7 +17,6 @@ unsafe extern "C" {
     fn bpf_image(instruction: *const Instruction, index: c_int) -> *mut c_char;
 }
 
-/// Whether libpcap's `bpf_validate` accepts these instructions.
 pub(crate) fn validate(instructions: &[Instruction]) -> bool {
     let len = c_int::try_from(instructions.len()).expect("a short program");
     // SAFETY: `len` instructions are readable.
@@ -40,8 +39,7 @@ pub(crate) fn run(instructions: &[Instruction], packet: &[u8], wire_len: u32) ->
     }
 }
 
-/// libpcap's text of one instruction. Only one test thread at a time, because the text is in a
-/// static buffer.
+/// libpcap's text of one instruction. The text is in a static buffer, so a lock admits one thread.
 pub(crate) fn image(instruction: &Instruction, index: usize) -> String {
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _guard = ONE_AT_A_TIME
@@ -50,7 +48,8 @@ pub(crate) fn image(instruction: &Instruction, index: usize) -> String {
     let index = c_int::try_from(index).expect("a short program");
     // SAFETY: one readable instruction; the lock keeps other threads from the static buffer.
     let text = unsafe { bpf_image(instruction, index) };
-    // SAFETY: the buffer is NUL-terminated and ours until the lock is dropped.
+    // SAFETY: the buffer is NUL-terminated, and the lock keeps other threads from changing the
+    // text.
     unsafe { CStr::from_ptr(text) }
         .to_string_lossy()
         .into_owned()
