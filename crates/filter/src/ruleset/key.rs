@@ -345,7 +345,7 @@ impl HeaderKey {
     }
 
     /// Whether an address of an IPv6 frame begins with these bits. Compares word by word, like
-    /// libpcap, up to the first difference. `None` if the captured bytes end before that.
+    /// libpcap, up to the first difference. `None` if a compared byte was not captured.
     pub(super) fn v6_begins_with(
         &self,
         data: &[u8],

@@ -1,13 +1,12 @@
 //! Turns an expression into entries of tables.
 //!
-//! An expression becomes an `or` of conjunctions. One part of each conjunction is looked up. This
-//! part is a whole flow if the conjunction requires one. Otherwise it is the primitive that, by a
-//! rough estimate, the fewest packets and rules share. The rest of the conjunction is compared with
-//! the headers.
+//! An expression becomes an `or` of conjunctions. One part of each conjunction is looked up: a
+//! whole flow if the conjunction requires one, otherwise the primitive that, by a rough estimate,
+//! the fewest packets and rules share. The rest of the conjunction is compared with the headers.
 //!
 //! If an `and` would give too many conjunctions, only one of its operands is looked up, and the
 //! whole expression is evaluated for the found packets. If some conjunction has nothing to look up
-//! (`not port 22`, `ip[8] < 5`), the rule has no look-ups, and every packet is tested.
+//! (`not port 22`, `ip[8] < 5`), every packet is tested.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -21,10 +20,9 @@ use super::{
     look_up_key::{ALL_ORIENTATIONS, FiveTuple, Flow4Key, LookUpKey},
 };
 
-/// An expression may have this number of conjunctions, and two more for each of its primitives.
+/// Maximum number of conjunctions of an expression, plus two for each of its primitives.
 const CONJUNCTIONS: usize = 64;
 
-/// A primitive, negated or not.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Literal {
     pub(super) atom: Atom,
@@ -42,20 +40,18 @@ pub(super) struct Remainder {
 #[derive(Debug, Clone)]
 pub(super) struct RulePart {
     pub(super) look_up: LookUpKey,
-    /// Bit mask: a frame matches only if its flags are a subset of these bits.
+    /// A frame matches only if its flags are a subset of these bits.
     pub(super) need: u16,
     /// For IPv4 flows: bit mask of the orientations that match (see [`Flow4Key::new`]).
     pub(super) orientations: u8,
     pub(super) remainder: Option<Arc<Remainder>>,
 }
 
-/// How an expression is looked up.
 #[derive(Debug)]
 pub(super) struct LookUps {
     /// The look-ups. `None` if every packet must be tested.
     pub(super) parts: Option<Vec<RulePart>>,
-    /// Whether a look-up does not decide, so that the whole expression must be evaluated for each
-    /// found packet.
+    /// Whether the whole expression must be evaluated for each found packet.
     pub(super) is_partial: bool,
 }
 
@@ -76,15 +72,15 @@ impl RulePart {
             .map_or(0, |remainder| remainder.literals.len())
     }
 
-    /// Whether this part belongs to `$flow` or `$communityId`, and thus applies to every link type,
-    /// under any tags.
+    /// Whether this part belongs to `$flow` or `$communityId`, and thus applies under any link type
+    /// and tags.
     pub(super) fn is_of_term(&self) -> bool {
         !matches!(self.look_up, LookUpKey::One(_)) && self.need == frame_flags::ALL
     }
 }
 
 impl Remainder {
-    /// Whether all literals hold. A literal whose bytes were not captured does not hold.
+    /// A literal whose bytes were not captured does not hold.
     #[inline]
     pub(super) fn holds(&self, input: &AtomInput<'_>) -> bool {
         self.literals
@@ -95,8 +91,7 @@ impl Remainder {
 
 pub(super) type Conjunction = Vec<Literal>;
 
-/// Plans the look-ups of an expression. `entries_under` returns the number of existing entries
-/// under a key.
+/// `entries_under` returns the number of existing entries under a key.
 pub(super) fn look_ups(
     expr: &Expr,
     view: TagView,
@@ -126,8 +121,8 @@ pub(super) fn look_ups(
     LookUps { parts, is_partial }
 }
 
-/// The expression, or with `negated` its negation, as an `or` of at most `limit` conjunctions.
-/// `None` if there are more.
+/// The expression, or with `negated` its negation, as an `or` of at most `limit` conjunctions, if
+/// possible.
 pub(super) fn conjunctions(expr: &Expr, negated: bool, limit: usize) -> Option<Vec<Conjunction>> {
     let (list, is_or) = match expr {
         Expr::Atom(atom) => {
@@ -166,9 +161,8 @@ pub(super) fn conjunctions(expr: &Expr, negated: bool, limit: usize) -> Option<V
     Some(all)
 }
 
-/// Conjunctions of which at least one holds whenever the expression holds. They may hold for other
-/// packets too. `None` if some conjunction would have nothing to look up, or if a `not` has too
-/// many conjunctions.
+/// Conjunctions with something to look up, of which at least one holds whenever the expression
+/// holds. `None` if this function finds no such list.
 fn covering(expr: &Expr, limit: usize) -> Option<Vec<Conjunction>> {
     if let Some(all) = conjunctions(expr, false, limit) {
         let is_useful = |all: &Conjunction| all.iter().any(|literal| rank(literal) < RANKS);
@@ -197,8 +191,7 @@ fn covering(expr: &Expr, limit: usize) -> Option<Vec<Conjunction>> {
 /// The [`rank`] of a primitive that cannot be looked up.
 const RANKS: usize = 1 << 20;
 
-/// A rough estimate, without a unit, of how many packets a primitive matches. [`RANKS`] if the
-/// primitive cannot be looked up.
+/// A rough estimate, without a unit, of how many packets a primitive matches.
 fn rank(literal: &Literal) -> usize {
     if literal.negated {
         return RANKS;
@@ -230,7 +223,7 @@ struct Planner<'c> {
 type PlannedLookUp = (RulePart, Vec<usize>);
 
 impl Planner<'_> {
-    /// The look-ups of a conjunction. `None` if no literal of the conjunction can be looked up.
+    /// `None` if no literal of the conjunction can be looked up.
     fn parts(&self, conjunction: &Conjunction) -> Option<Vec<RulePart>> {
         let term = conjunction.iter().find_map(|literal| match literal.atom {
             Atom::Flow(term) if !literal.negated => Some(term),
@@ -251,7 +244,6 @@ impl Planner<'_> {
 
     /// Whether every packet that `look_up` finds in this view satisfies the literal.
     fn is_implied(&self, literal: &Literal, look_up: &LookUpKey) -> bool {
-        // For opaque primitives the whole expression is evaluated later.
         if matches!(literal.atom, Atom::Opaque) {
             return true;
         }
@@ -259,8 +251,7 @@ impl Planner<'_> {
             return false;
         }
         match (literal.atom, *look_up) {
-            // In the tagged view, every look-up except that of an interface finds only tagged
-            // packets.
+            // In the tagged view, look-ups except those of interfaces find only tagged packets.
             (Atom::Vlan(None), look_up) => {
                 self.view == TagView::Tagged
                     && !matches!(look_up, LookUpKey::One(Atom::Interface(_)))
@@ -313,8 +304,7 @@ impl Planner<'_> {
             };
             return Some((part, done));
         }
-        // The key of an IPv6 flow is only a hash, so the addresses and ports are compared after the
-        // look-up.
+        // The key of an IPv6 flow is a hash, so addresses and ports are compared later.
         let (flow, _, _) = flow(conjunction, v6)?;
         Some((RulePart::new(LookUpKey::Flow6(flow), need), Vec::new()))
     }
@@ -357,8 +347,7 @@ impl Planner<'_> {
             }
         };
         let need = match (literal.atom, self.view) {
-            // The interface does not depend on tags, and hardware addresses precede the tags. So
-            // look-ups of interfaces, and of addresses without `vlan`, ignore tags.
+            // Interfaces do not depend on tags, and hardware addresses precede the tags.
             (Atom::Interface(_), _) | (Atom::Mac { .. }, TagView::Plain) => need,
             _ => self.need(need),
         };
@@ -366,8 +355,8 @@ impl Planner<'_> {
     }
 }
 
-/// The frame flags that the look-up of a literal with these ends allows, and whether the look-up
-/// decides the literal.
+/// The frame flags that a look-up with these ends allows, and whether the look-up decides the
+/// literal.
 fn sides(ends: EndQualifier) -> (u16, bool) {
     let other = frame_flags::ALL & !(frame_flags::SRC | frame_flags::DST);
     match ends {
@@ -412,8 +401,8 @@ struct RequiredPair<T> {
     done: Vec<usize>,
 }
 
-/// The flow that a conjunction requires, the orientations that match, and the indexes of the
-/// literals that require the flow.
+/// The flow that a conjunction requires, its orientations, and the indexes of the literals that
+/// require the flow.
 fn flow<A: Copy + Ord>(
     conjunction: &Conjunction,
     address: impl Fn(&Literal) -> Option<(EndQualifier, A)>,
@@ -472,7 +461,7 @@ fn required_pair<T: Copy + Ord>(
     })
 }
 
-/// Look-ups for the packets of a flow, and for packets that may be its fragments.
+/// Look-ups for the packets of a flow, and for packets that may be fragments of the flow.
 fn parts_of_flow(term: FlowTerm) -> Vec<RulePart> {
     let part = |look_up| RulePart::new(look_up, frame_flags::ALL);
     let key = match term {

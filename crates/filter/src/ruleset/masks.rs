@@ -1,9 +1,9 @@
 //! Tells which prefix lengths need a look-up for an address.
 //!
 //! One hash table holds prefixes of all lengths, so an address needs one look-up for each length.
-//! [`Masks`] holds, for each value of the first 16 bits of an address, the lengths of prefixes that
-//! agree with these bits, usually few. A port is a 16-bit address and a port range consists of
-//! prefixes, so [`Masks`] is exact for ports.
+//! For each value of the first 16 bits of an address, [`Masks`] holds the few lengths of matching
+//! prefixes. A port is a 16-bit address and a port range consists of prefixes, so [`Masks`] is
+//! exact for ports.
 
 use std::collections::HashMap;
 

@@ -5,9 +5,8 @@
 //! values without qualifiers (`port 80 or 443`). `vlan` may only be the first of primitives that
 //! `and` joins. Numbers must be decimal and addresses complete.
 //!
-//! Everything else becomes [`Atom::Opaque`]: names, other notations of numbers, offsets into
-//! headers. The parser rejects nothing. Only libpcap decides whether a text with opaque parts is an
-//! expression.
+//! Everything else becomes [`Atom::Opaque`], for example names and offsets into headers. Only
+//! libpcap decides whether a text with opaque parts is an expression.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -24,7 +23,6 @@ use super::{
     key::{TagView, frame_flags, kind},
 };
 
-/// Parses a piece of pcap-filter text.
 pub(super) fn parse(text: &str) -> (Expr, TagView) {
     let opaque = (Expr::Atom(Atom::Opaque), TagView::Plain);
     let words = words(text);
@@ -87,7 +85,7 @@ impl<'t> PrimitiveParser<'t> {
         Some((expr, TagView::Tagged))
     }
 
-    /// Joins clauses from left to right. `None` if there are no clauses.
+    /// Joins clauses from left to right.
     fn chain(&self, clauses: &[Clause]) -> Option<Expr> {
         let mut head = None;
         join(clauses, |clause| {
@@ -102,8 +100,7 @@ impl<'t> PrimitiveParser<'t> {
         })
     }
 
-    /// Parses the words of `range` as one primitive. Also returns the qualifiers that the next
-    /// primitives may inherit.
+    /// Also returns the qualifiers that the next primitives may inherit.
     fn primitive(
         &self,
         range: Range<usize>,
@@ -153,8 +150,8 @@ impl<'t> PrimitiveParser<'t> {
         Some((Expr::Atom(self.value(at..range.end, head)?), Some(head)))
     }
 
-    /// Parses `src`, `dst`, `src or dst` or `src and dst` from the word `at` on, and moves `at` to
-    /// the next word.
+    /// Parses `src`, `dst`, `src or dst` or `src and dst` at the word `at`, and moves `at` to the
+    /// next word.
     fn ends(&self, at: &mut usize) -> Option<EndQualifier> {
         let side = |index| {
             self.word(index)
@@ -175,7 +172,7 @@ impl<'t> PrimitiveParser<'t> {
         }))
     }
 
-    /// Parses values in parentheses, which share the qualifiers before the parentheses.
+    /// Parses values in parentheses.
     fn values(&self, range: Range<usize>, head: PrimitiveQualifiers<'t>) -> Option<Expr> {
         let values = self.0.clauses_in(range, 0).ok()?;
         join(&values, |value| {
@@ -183,7 +180,7 @@ impl<'t> PrimitiveParser<'t> {
         })
     }
 
-    /// Parses the words of `range` as a value with these qualifiers.
+    /// Parses a value with the qualifiers `head`.
     fn value(&self, range: Range<usize>, head: PrimitiveQualifiers<'t>) -> Option<Atom> {
         let first = self.word(range.start).filter(|_| !range.is_empty())?;
         let ends = head.ends.unwrap_or(EndQualifier::Either);
@@ -215,7 +212,7 @@ impl<'t> PrimitiveParser<'t> {
     }
 }
 
-/// Joins the expressions of clauses. `None` if there are no clauses, or if one has no expression.
+/// `None` if there are no clauses, or if a clause has no expression.
 fn join(clauses: &[Clause], mut expr: impl FnMut(&Clause) -> Option<Expr>) -> Option<Expr> {
     let (first, rest) = clauses.split_first()?;
     rest.iter().try_fold(expr(first)?, |left, clause| {
@@ -223,7 +220,7 @@ fn join(clauses: &[Clause], mut expr: impl FnMut(&Clause) -> Option<Expr>) -> Op
     })
 }
 
-/// The primitive that consists of a protocol name alone. `None` for every word that is not listed.
+/// The primitive that consists of a protocol name alone.
 fn protocol(word: &str) -> Option<Atom> {
     let both = kind::V4 | kind::V6;
     let (number, kinds) = match word {
@@ -245,8 +242,8 @@ fn protocol(word: &str) -> Option<Atom> {
     Some(Atom::Proto { number, kinds })
 }
 
-/// A primitive that compares a complete address. `bits` is the prefix length, if one follows the
-/// address. `None` for other words, and if the address does not fit `proto`.
+/// A primitive that compares an address. `bits` is the prefix length, if written. `None` if the
+/// address does not fit `proto`.
 fn address(proto: Option<&str>, ends: EndQualifier, word: &str, bits: Option<u16>) -> Option<Atom> {
     if let Ok(addr) = word.parse::<Ipv4Addr>() {
         let kinds = match proto {
@@ -275,8 +272,7 @@ fn address(proto: Option<&str>, ends: EndQualifier, word: &str, bits: Option<u16
 }
 
 /// The prefix length; without a length, the width of the address. `addr` begins at the highest bit.
-/// `None` if `addr` has bits set after the prefix, or if the length is 0 or above `width`: then
-/// libpcap decides.
+/// libpcap decides (`None`) if `addr` has bits set after the prefix, or if the length is invalid.
 fn prefix_len(bits: Option<u16>, addr: u128, width: u8) -> Option<u8> {
     let bits = u8::try_from(bits.unwrap_or(width.into())).ok()?;
     let behind = addr.checked_shl(bits.into()).unwrap_or(0);
@@ -308,7 +304,6 @@ fn number(word: &str, max: u16) -> Option<u16> {
     (number <= max).then_some(number)
 }
 
-/// Six bytes of one or two hexadecimal digits, separated by colons.
 fn mac(word: &str) -> Option<u64> {
     let mut addr = 0;
     let mut count = 0;

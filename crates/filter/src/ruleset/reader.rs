@@ -26,7 +26,6 @@ use super::{
 
 const _: () = assert!(MANY == FusedPrograms::MANY);
 
-/// The place where the writer publishes versions for readers.
 #[derive(Debug)]
 pub(super) struct PublishedIndex {
     /// Number of the version in `current`.
@@ -43,12 +42,11 @@ impl PublishedIndex {
         }
     }
 
-    /// Makes `index` the current version. Returns the previous version.
+    /// Returns the previous version.
     pub(super) fn publish(&self, index: Arc<RuleIndex>) -> Arc<RuleIndex> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *current, index);
-        // V0: Release, pairs with V1 in `RuleReader::refresh`. A reader that sees the new number
-        // takes the pointer under the mutex, which orders the pointer.
+        // V0: Release, pairs with V1 in `RuleReader::refresh`. The mutex orders the pointer.
         self.version.fetch_add(1, Ordering::Release);
         before
     }
@@ -69,8 +67,7 @@ pub struct RuleReader {
     index: Arc<RuleIndex>,
     version: u64,
     memory: Box<SearchMemory>,
-    /// For each current frame, a bit mask of the programs that keep the frame, among programs that
-    /// run together.
+    /// For each current frame, the set of programs that keep the frame, as bits.
     results: Box<[u64; MANY]>,
 }
 
@@ -99,7 +96,7 @@ impl RuleReader {
 
     /// Switches to a newer version of the rules. Returns whether the version changed. Takes one
     /// atomic load if nothing changed. Never waits: if another thread holds the lock of the
-    /// pointer, the old version stays in use until the next call.
+    /// pointer, the old version stays in use.
     #[inline]
     pub fn refresh(&mut self) -> bool {
         // V1: Acquire, pairs with V0 in `PublishedIndex::publish`.
@@ -109,8 +106,8 @@ impl RuleReader {
         self.try_refresh()
     }
 
-    /// Like [`Self::refresh`], but sees every update that happened before this call, so that the
-    /// result does not depend on the writer's timing. May wait for the lock of the pointer.
+    /// Like [`Self::refresh`], but may wait for the lock of the pointer, so that it sees every
+    /// update that happened before this call.
     pub fn refresh_blocking(&mut self) -> bool {
         // V1, as in `refresh`.
         let is_behind = self.shared.version.load(Ordering::Acquire) != self.version;
@@ -133,7 +130,7 @@ impl RuleReader {
         true
     }
 
-    /// Finds the rules that match each of at most [`Self::MANY`] frames of one interface.
+    /// Finds the rules that match at most [`Self::MANY`] frames of one interface.
     ///
     /// # Panics
     /// If there are more frames.
@@ -200,7 +197,6 @@ mod tests {
         let mut reader = rules.reader();
         let filter = Filter::plain("udp port 53").expect("it is right");
         let _ = rules.insert(RuleId(1), &filter).expect("it is right");
-        // The test acts as a writer that is replacing the pointer.
         let shared = Arc::clone(&reader.shared);
         let writer = shared.current.lock().expect("nobody panicked");
         assert!(!reader.refresh());

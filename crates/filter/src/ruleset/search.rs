@@ -1,9 +1,9 @@
 //! Look-ups that nearly every packet needs, for up to 64 packets at a time.
 //!
-//! A single packet would wait for its header, then for a cache line of a table, then for the next
-//! line. Its branches (TCP or UDP, found or not) are unpredictable. So each step runs for all
-//! packets before the next step begins. The processor then waits for many lines at once, and the
-//! results are collected without a branch.
+//! A single packet would wait for its header, then for one cache line of a table after the other,
+//! and its branches (TCP or UDP, found or not) are unpredictable. So each step runs for all packets
+//! before the next step begins: the processor waits for many lines at once, and results are
+//! collected without a branch.
 
 use crate::FilterFrame;
 
@@ -15,16 +15,16 @@ use super::{
     table::{LookUpTable, TableSlot},
 };
 
-/// Appends `value` if `is_one`, without a branch. Always writes the next place, so that place must
-/// exist.
+/// Appends `value` if `is_one`, without a branch. Writes the next place in any case, so that place
+/// must exist.
 #[inline]
 fn append<T>(list: &mut [T], count: &mut usize, value: T, is_one: bool) {
     list[*count] = value;
     *count += usize::from(is_one);
 }
 
-/// Runs probes. Appends each group that a probe finds, and each single entry that accepts the
-/// packet, to `found`. The memory accesses of the probes overlap.
+/// Appends groups, and single entries that accept the packet, to `found`. The memory accesses of
+/// the probes overlap.
 #[inline]
 fn search<S: TableSlot>(
     table: &LookUpTable<S>,
@@ -135,8 +135,7 @@ impl SearchMemory {
     }
 }
 
-/// Loads the first and the last byte of the headers that are read next: see
-/// [`super::table::LookUpTable::touch`].
+/// Loads the first and the last byte of the headers: see [`super::table::LookUpTable::touch`].
 pub(super) fn touch(frames: &[FilterFrame<'_>]) {
     /// Bytes of Ethernet, IPv4 and ports.
     const HEADERS: usize = 38;

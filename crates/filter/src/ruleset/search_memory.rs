@@ -8,22 +8,19 @@ use super::{
     table::{LookUpTable, TableSlot},
 };
 
-/// Maximum number of packets in a batch.
 pub(super) const MANY: usize = 64;
 
-/// An entry that a packet found.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FoundEntry {
     /// Number of a rule, or of a group of entries.
     pub(super) value: u32,
     pub(super) is_group: bool,
-    /// Whether `value` is a rule that certainly matches, so that nothing remains to decide.
+    /// Whether `value` is a rule that certainly matches.
     pub(super) is_certain: bool,
-    /// The packet's flags, with the side that was looked up.
+    /// The packet's flags, with the side of the look-up.
     pub(super) frame_flags: u16,
     /// The orientation of an IPv4 flow (see [`Flow4Key::new`]), else 0.
     pub(super) orientation: u8,
-    /// Index of the packet.
     pub(super) frame: u8,
 }
 
@@ -38,7 +35,7 @@ pub(super) struct Probe<K> {
 }
 
 impl<K: Copy> Probe<K> {
-    /// The entry under the key, and whether the entry counts: it is a group, or a single entry that
+    /// The entry under the key, and whether the entry counts: a group, or a single entry that
     /// accepts the packet. Without an entry the first value has no meaning.
     #[inline(always)]
     pub(super) fn look_up<S: TableSlot<Key = K>>(
@@ -71,19 +68,16 @@ pub(super) struct PrefixSpan {
     pub(super) frame: u8,
 }
 
-/// Memory for the steps of a search, reused for each batch.
 #[derive(Debug)]
 pub(super) struct SearchMemory {
     pub(super) keys: [HeaderKey; MANY],
     pub(super) flows: [Probe<Flow4Key>; MANY],
     /// At most both addresses and both ports of each packet.
     pub(super) spans: [PrefixSpan; 4 * MANY],
-    /// Buffer for the probes of [`Self::prefixes`].
     pub(super) probes: Vec<Probe<u64>>,
     /// Found entries; only the first `count` are valid.
     pub(super) found: Vec<FoundEntry>,
     pub(super) count: usize,
-    /// Buffer for [`Self::sort`].
     sorted: Vec<FoundEntry>,
 }
 
@@ -102,7 +96,6 @@ impl Default for SearchMemory {
 }
 
 impl SearchMemory {
-    /// Reads the headers of at most [`MANY`] frames.
     pub(super) fn read(&mut self, link_header: LinkHeaderKind, frames: &[FilterFrame<'_>]) {
         for (key, frame) in self.keys.iter_mut().zip(frames) {
             key.read(link_header, frame.data());
@@ -132,7 +125,6 @@ impl SearchMemory {
         std::mem::swap(&mut self.found, &mut self.sorted);
     }
 
-    /// Adds one entry that a packet found.
     pub(super) fn push(&mut self, found: FoundEntry) {
         if self.found.len() == self.count {
             self.found.push(found);
@@ -142,8 +134,7 @@ impl SearchMemory {
         self.count += 1;
     }
 
-    /// Adds a rule that certainly matches the frame with the index `frame`, which is below
-    /// [`MANY`].
+    /// Adds a rule that certainly matches `frame`, which is below [`MANY`].
     #[inline]
     pub(super) fn push_rule(&mut self, rule: u32, frame: usize) {
         #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
