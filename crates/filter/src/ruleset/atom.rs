@@ -1,4 +1,4 @@
-//! The primitives and own terms that look-ups understand, and boolean expressions of both.
+//! The primitives and own terms that look-ups understand, and boolean expressions.
 
 use std::ops::RangeInclusive;
 

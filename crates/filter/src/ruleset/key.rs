@@ -1,4 +1,4 @@
-//! Headers of a frame as libpcap's programs see them. Look-ups use these headers as keys.
+//! Headers of a frame as libpcap's programs read the frame. Look-ups use these headers as keys.
 //!
 //! The result differs from [`retroscope_packet::parse()`], because pcap-filter(7) reads fixed
 //! offsets. Without `protochain`, a program follows no IPv6 extension header, except one fragment

@@ -32,8 +32,7 @@ use super::{
 const SNAPLEN: u32 = 262_144;
 
 /// Rules to match packets against. The owner changes the set, which publishes versions. A
-/// [`RuleReader`], which may be on another thread, takes a new version in
-/// [`RuleReader::refresh`].
+/// [`RuleReader`], which may be on another thread, takes a new version in [`RuleReader::refresh`].
 ///
 /// ```
 /// use retroscope_filter::{Aux, Filter, FilterFrame, Matches, FilterMode, RuleId, RuleSet};
@@ -64,7 +63,7 @@ pub struct RuleSet {
     numbers: NumberPool,
     /// Rules and their numbers in the tables. Boxed, so that a growing map moves little memory.
     rules: HashMap<RuleId, (u32, Box<KeptRule>)>,
-    /// Programs fused since [`Self::take_fused`], except those that are not needed any more.
+    /// Programs fused since [`Self::take_fused`] that are still needed.
     fused: Vec<FusedPrograms>,
     shared: Arc<PublishedIndex>,
     /// Old versions that a reader may still use.
@@ -74,12 +73,10 @@ pub struct RuleSet {
 /// Link types to which a rule does not apply, and the errors of libpcap.
 type RefusedLinks = Vec<(LinkType, FilterError)>;
 
-/// Data of a rule on the control side.
 struct KeptRule {
     /// Text to compile the rule for more link types. `None` if the caller evaluates the filter.
     piece: Option<Arc<FilterPiece>>,
     placement: RulePlacement,
-    /// Look-ups of the rule.
     parts: Vec<RulePart>,
     /// Bits of [`flags`].
     flags: u8,
@@ -123,9 +120,10 @@ impl RuleSet {
     }
 
     /// Prepares the set for packets of a link type: compiles the rules that need a program for the
-    /// link type. Rules that look-ups decide match without this call on Ethernet, raw IP, Linux
-    /// cooked capture and BSD loopback. Rules with tags or hardware addresses do so only on
-    /// Ethernet. Returns the rules that need a program but that libpcap rejects for the link type.
+    /// link type. Returns such rules that libpcap rejects.
+    ///
+    /// Rules that look-ups decide match without this call on Ethernet, raw IP, Linux cooked capture
+    /// and BSD loopback; rules with tags or hardware addresses, only on Ethernet.
     pub fn add_link_type(&mut self, link_type: LinkType) -> Vec<(RuleId, FilterError)> {
         if self.link_types.contains(&link_type) {
             return Vec::new();
@@ -159,20 +157,19 @@ impl RuleSet {
     /// Adds a rule, or replaces the rule with the same identifier. Readers see the rule after a
     /// [`RuleReader::refresh`] that returns `true`, or after [`RuleReader::refresh_blocking`].
     ///
-    /// Uses the programs with which the filter was prepared. Compiles other programs that the rule
-    /// needs, for the link types of [`Self::add_link_type`]. A rule needs no program for link types
-    /// on which look-ups decide.
+    /// Compiles the programs that the rule needs for the link types of [`Self::add_link_type`],
+    /// except the filter's prepared programs. Where look-ups decide, a rule needs no program.
     ///
     /// # Errors
-    /// The first [`FilterError`] if the rule needs programs and libpcap rejects the rule for every
-    /// link type of the set. The set then stays as before.
+    /// The first [`FilterError`] if libpcap rejects a rule that needs programs for every link type
+    /// of the set. The set then stays as before.
     pub fn insert(&mut self, id: RuleId, filter: &Filter) -> Result<InsertedRule, FilterError> {
         let placed = self.insert_filter(id, filter)?;
         self.publish();
         Ok(placed)
     }
 
-    /// Adds many rules at once; readers see all of these at the same time. Returns the rules that
+    /// Adds many rules at once; readers see these rules at the same time. Returns the rules that
     /// could not be added, with the errors of [`Self::insert`].
     pub fn insert_many<F: Borrow<Filter>>(
         &mut self,
@@ -210,8 +207,7 @@ impl RuleSet {
         })
     }
 
-    /// The programs of a rule that the data path may run, and that are thus worth compiling to
-    /// machine code.
+    /// The programs of a rule, for compilation to machine code.
     pub fn programs(&self, id: RuleId) -> impl Iterator<Item = &Program> {
         let kept = self.rules.get(&id);
         let programs = kept.map_or(&[][..], |(_, kept)| &kept.body.programs);
@@ -219,9 +215,8 @@ impl RuleSet {
     }
 
     /// Returns the programs that were fused since the last call because they see the same packets.
-    /// The caller should compile these after [`Self::programs`]. The programs run one by one until
-    /// their common function is compiled. A value that has been replaced meanwhile need not be
-    /// compiled.
+    /// The caller should compile these programs after [`Self::programs`]. Until then the programs
+    /// run one by one.
     pub fn take_fused(&mut self) -> Vec<FusedPrograms> {
         std::mem::take(&mut self.fused)
     }
@@ -238,7 +233,7 @@ impl RuleSet {
         self.insert_into_tables(id, filter.filled(), &known)
     }
 
-    /// Changes the tables without publishing. `known` returns programs that need not be compiled.
+    /// `known` returns programs that need not be compiled.
     fn insert_into_tables(
         &mut self,
         id: RuleId,
@@ -266,8 +261,8 @@ impl RuleSet {
         Ok(InsertedRule { placement, refused })
     }
 
-    /// If look-ups cannot find a rule in packets of some link type, adds the rule to the lists of
-    /// rules that are tested on each of these packets.
+    /// If look-ups cannot find a rule in packets of some link type, the rule is tested on each of
+    /// these packets.
     fn add_unindexed(&mut self, rule: u32, kept: &KeptRule) {
         match kept.placement {
             RulePlacement::Caller => Arc::make_mut(&mut self.work.asked_always).push(rule),
@@ -292,9 +287,8 @@ impl RuleSet {
         }
     }
 
-    /// The link types of `link_types` for which libpcap may take more than a millisecond: in
-    /// [`Self::insert`], in [`Self::add_link_type`], or in the evaluation that the set asks for.
-    /// See [`Filter::prepares_quickly`].
+    /// The link types of `link_types` for which libpcap may take more than a millisecond to compile
+    /// the rule. See [`Filter::prepares_quickly`].
     #[must_use]
     pub fn slow_link_types(&self, filter: &Filter, link_types: &[LinkType]) -> Vec<LinkType> {
         let is_slow = |link_type: &LinkType| !filter.prepares_quickly(self.context(*link_type));
@@ -313,7 +307,7 @@ impl RuleSet {
         LinkContext::new(link_type, SNAPLEN, self.mode)
     }
 
-    /// Removes a rule from the tables without publishing. Returns whether it existed.
+    /// Does not publish. Returns whether the rule existed.
     fn remove_from_tables(&mut self, id: RuleId) -> bool {
         let Some((rule, kept)) = self.rules.remove(&id) else {
             return false;
@@ -345,7 +339,6 @@ impl RuleSet {
         true
     }
 
-    /// Plans the look-ups of an expression.
     fn plan(&self, filled: &FilledExpression) -> (RuleMeaning, LookUps, RulePlacement) {
         let mut meaning = understand(filled);
         let body = &meaning.body;
@@ -383,8 +376,7 @@ impl RuleSet {
             (body.programs, refused) = self.programs_of(only, known, placement, its_flags)?;
             piece = Some(Arc::clone(only));
         } else {
-            // The caller evaluates the filter, which handles missing bytes by itself. So nothing is
-            // compared after the look-up.
+            // The caller evaluates the filter, so nothing is compared after the look-up.
             parts.iter_mut().for_each(|part| part.remainder = None);
         }
         let kept = KeptRule {
@@ -397,7 +389,7 @@ impl RuleSet {
         Ok((kept, refused))
     }
 
-    /// Programs that a rule needs or already has, and link types to which it does not apply.
+    /// Programs that a rule needs or has, and link types to which the rule does not apply.
     fn programs_of(
         &self,
         piece: &FilterPiece,
@@ -425,7 +417,6 @@ impl RuleSet {
         Ok((programs, refused))
     }
 
-    /// Publishes the current tables.
     fn publish(&mut self) {
         if self
             .work
@@ -444,8 +435,7 @@ impl RuleSet {
         }
         let before = self.shared.publish(Arc::new(self.work.clone()));
         self.retired.push(before);
-        // If only this list holds a version, no reader uses the version, and no reader can get the
-        // version any more.
+        // If only this list holds a version, no reader uses or can get that version.
         self.retired
             .retain(|version| Arc::strong_count(version) > 1);
     }
@@ -456,8 +446,7 @@ fn needs_program(placement: RulePlacement, its_flags: u8, link_type: LinkType) -
     placement == RulePlacement::LookUpThenProgram || sees_all(placement, its_flags, link_type)
 }
 
-/// Whether look-ups cannot find a rule in packets of a link type, so that its program must see all
-/// of these packets.
+/// Whether look-ups cannot find a rule in packets of a link type.
 fn sees_all(placement: RulePlacement, its_flags: u8, link_type: LinkType) -> bool {
     placement == RulePlacement::Program
         || LinkHeaderKind::of(link_type, FilterMode::Savefile).is_none()
@@ -470,8 +459,8 @@ impl KeptRule {
         self.parts.iter().all(RulePart::is_of_term)
     }
 
-    /// Whether the rule has a look-up for `$flow` or `$communityId`. For such a rule, frames whose
-    /// flow may not be at libpcap's fixed offsets must be parsed.
+    /// Whether the rule has a look-up for `$flow` or `$communityId`: see
+    /// [`RuleIndex::parsed_rules`].
     fn needs_parsing(&self) -> bool {
         self.flags & flags::ASK != 0 && self.parts.iter().any(RulePart::is_of_term)
     }

@@ -3,10 +3,10 @@
 //! A table has shards. A shard is an array of cache lines of four 16-byte slots, with linear
 //! probing over lines. A new version copies the array of pointers and the shards that changed. With
 //! 100,000 keys a shard takes 16 KiB. A look-up reads one pointer (the array of pointers stays in
-//! the first-level cache) and nearly always one line.
+//! the first-level cache) and usually one line.
 //!
-//! Most prefix keys of an address are in no table. A bit for each hash shows that for most of these
-//! keys ([`LookUpTable::may_have`]), so no line of the table must be fetched. The bits stay in the
+//! Most prefix keys of an address are in no table. For most of these keys a bit shows that
+//! ([`LookUpTable::may_have`]), so no line of the table must be fetched. The bits stay in the
 //! cache: they take 8 KiB for 10,000 keys. A version with a new key copies all bits.
 
 use std::sync::Arc;
@@ -14,15 +14,14 @@ use std::sync::Arc;
 /// Number of shards of a table, a power of two.
 const SHARDS: usize = 256;
 const LINE: usize = 4;
-/// Maximum share of used slots, five eighths. An insertion that would exceed this share doubles the
-/// shard.
+/// Maximum share of used slots, five eighths. A fuller shard is doubled.
 const LOAD: (usize, usize) = (5, 8);
 
-/// Filter bits for each key when the filter is built, before rounding up. At most about an eighth
-/// of the bits are then set.
+/// Filter bits for each key when the filter is built, before rounding up. At most about an
+/// eighth of the bits are then set.
 const FILTER_KEY_BITS: usize = 8;
-/// An insertion rebuilds the filter if it has fewer bits than this for each key. Keys that were
-/// removed since the last rebuild count too.
+/// Minimum filter bits for each key, including keys removed since the last rebuild. An insertion
+/// that would go below rebuilds the filter.
 const FILTER_KEY_BITS_MIN: usize = 6;
 const FILTER_WORDS_MIN: usize = 16;
 
@@ -38,17 +37,17 @@ pub(super) trait TableSlot: Copy + Default {
     fn parts(&self) -> (u32, bool);
     /// Whether a slot with one entry matches packets with these flags and this orientation.
     fn accepts(&self, frame_flags: u16, orientation: u8) -> bool;
-    /// The frame flags and the orientations that [`Self::accepts`] allows.
+    /// Frame flags and orientations for [`Self::accepts`].
     fn need(&self) -> (u16, u8);
 }
 
-/// Random keys of the hashes. A sender chooses packets, and by `$flow` also rules, but without the
-/// seeds cannot choose collisions.
+/// Random keys of the hashes. Without the seeds, a sender who chooses packets, and by `$flow` also
+/// rules, cannot choose collisions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seeds(pub(super) u64, pub(super) u64);
 
 impl Seeds {
-    /// Multiplies to 128 bits and folds the product: two words become one word.
+    /// Multiplies to 128 bits and folds the product.
     #[inline]
     pub(super) fn hash(self, a: u64, b: u64) -> u64 {
         let product = u128::from(a ^ self.0) * u128::from(b ^ self.1);
@@ -67,10 +66,8 @@ struct CacheLine<S>([S; LINE]);
 pub(super) struct LookUpTable<S> {
     shards: Vec<Arc<[CacheLine<S>]>>,
     used: Vec<u32>,
-    /// For the hash of each key one bit is set. The bit of a removed key stays set until the filter
-    /// is rebuilt.
+    /// A bit for the hash of each key, and of keys that were removed since the filter was built.
     filter: Arc<[u64]>,
-    /// Number of keys in the table.
     keys: usize,
     /// Number of keys that were removed since the filter was built.
     gone: usize,
@@ -91,15 +88,14 @@ impl<S: TableSlot> LookUpTable<S> {
         }
     }
 
-    /// Whether a key with this hash may exist. Always true for an existing key.
+    /// Whether a key with this hash may exist. True for an existing key.
     #[inline(always)]
     pub(super) fn may_have(&self, hash: u64) -> bool {
         let (word, bit) = filter_place(hash, self.filter.len());
         self.filter[word] >> bit & 1 == 1
     }
 
-    /// Adds a hash to the filter. Rebuilds the filter if it is too small or full of removed hashes.
-    /// That is rare enough to cost only some ns for each insertion.
+    /// Adds a hash to the filter. Rebuilds are rare enough to cost only some ns for each insertion.
     fn note(&mut self, hash: u64) {
         self.keys += 1;
         if (self.keys + self.gone) * FILTER_KEY_BITS_MIN <= self.filter.len() * 64 {
@@ -133,8 +129,7 @@ impl<S: TableSlot> LookUpTable<S> {
     }
 
     /// The slot of a key and `true`, or any slot and `false`. Unless a line is full, no branch
-    /// depends on the place of the key in the line or on its existence, because neither is
-    /// predictable.
+    /// depends on the key's place in the line or on its existence: both are unpredictable.
     #[inline(always)]
     pub(super) fn get(&self, key: S::Key, hash: u64) -> (S, bool) {
         let lines = &*self.shards[Self::shard_of(hash)];
@@ -148,7 +143,7 @@ impl<S: TableSlot> LookUpTable<S> {
                 found |= u32::from(slot.has_key(key)) << bit;
             }
             // The slots of a line are filled in order, so the search continues only after a full
-            // line, which is rare. This is the only branch.
+            // line.
             let goes_on = u32::from(found == 0) & u32::from(!slots[LINE - 1].is_empty());
             if goes_on == 0 {
                 let slot = slots[found.trailing_zeros() as usize % LINE];
@@ -158,8 +153,8 @@ impl<S: TableSlot> LookUpTable<S> {
         }
     }
 
-    /// Loads the line where a search begins, before the search. For many keys in a row, these loads
-    /// overlap. The result has no meaning: it only keeps the compiler from removing the load.
+    /// Loads the line where a search begins, before the search, so that the loads of many keys
+    /// overlap. The result only keeps the compiler from removing the load.
     #[inline]
     pub(super) fn touch(&self, hash: u64) -> bool {
         let lines = &*self.shards[Self::shard_of(hash)];
@@ -168,7 +163,6 @@ impl<S: TableSlot> LookUpTable<S> {
         lines[at].0[0].is_empty()
     }
 
-    /// The slot of a key, if it exists.
     pub(super) fn find(&self, key: S::Key) -> Option<S> {
         let (slot, is_found) = self.get(key, self.hash(key));
         is_found.then_some(slot)
@@ -188,7 +182,6 @@ impl<S: TableSlot> LookUpTable<S> {
         self.note(hash);
     }
 
-    /// Removes the slot of a key.
     pub(super) fn remove(&mut self, key: S::Key) {
         let hash = self.hash(key);
         if self.find(key).is_none() {
@@ -206,7 +199,7 @@ impl<S: TableSlot> LookUpTable<S> {
         self.gone += 1;
     }
 
-    /// A copy of a shard, with `lines` cache lines and the slots for which `stays` holds.
+    /// A copy of a shard with `lines` cache lines, and the slots for which `stays` holds.
     fn rebuilt(
         &self,
         index: usize,
@@ -221,7 +214,6 @@ impl<S: TableSlot> LookUpTable<S> {
         rebuilt.into()
     }
 
-    /// Bytes of memory.
     pub(super) fn bytes(&self) -> usize {
         let lines: usize = self.shards.iter().map(|shard| shard.len()).sum();
         lines * size_of::<CacheLine<S>>()
@@ -231,7 +223,7 @@ impl<S: TableSlot> LookUpTable<S> {
 }
 
 /// Word and bit of a hash in a filter of `words` words, a power of two. Uses the hash bits from bit
-/// 24 on: the shard is selected by bits 56 to 63, and the line by the lowest bits.
+/// 24 on: bits 56 to 63 select the shard, and the lowest bits the line.
 #[inline(always)]
 fn filter_place(hash: u64, words: usize) -> (usize, u32) {
     let at = (hash >> 24) as usize & (words * 64 - 1);
@@ -240,8 +232,7 @@ fn filter_place(hash: u64, words: usize) -> (usize, u32) {
     (at / 64, bit)
 }
 
-/// Puts a slot into the first free place of its line or the following lines. The load factor
-/// guarantees a free place.
+/// Puts a slot into the first free place from its line on. The load factor guarantees a free place.
 fn place<S: TableSlot>(lines: &mut [CacheLine<S>], slot: S, hash: u64) {
     let mask = lines.len() - 1;
     #[expect(clippy::cast_possible_truncation, reason = "masked")]
@@ -262,8 +253,8 @@ mod tests {
     use super::*;
     use crate::ruleset::look_up_key::SmallSlot;
 
-    /// With random insertions and removals, every existing key is found and is in the filter. Fewer
-    /// than a quarter of other keys are in the filter.
+    /// After random insertions and removals, every existing key is found and is in the filter.
+    /// Fewer than a quarter of other keys are in the filter.
     #[test]
     fn the_filter_knows_all_keys_and_few_others() {
         let mut random = fastrand::Rng::with_seed(9);

@@ -1,5 +1,4 @@
-//! Reads a filled-in expression for the planner of look-ups and for
-//! [`NeededHosts`](super::hosts::NeededHosts).
+//! Reads a filled-in expression for look-ups and for [`NeededHosts`](super::hosts::NeededHosts).
 
 use crate::{FilledExpression, Variable, plan::EvaluationPlan};
 
@@ -10,19 +9,17 @@ use super::{
     parse::parse,
 };
 
-/// An expression in the form that the planner of look-ups reads.
 #[derive(Debug)]
 pub(super) struct RuleMeaning {
-    /// Bits of [`flags`]. [`super::RuleSet`] adds `PARTIAL` if look-ups do not decide.
+    /// Bits of [`flags`]. [`super::RuleSet`] may add `PARTIAL`.
     pub(super) flags: u8,
     /// The whole rule, without programs.
     pub(super) body: FullRule,
 }
 
-/// Reads an expression.
 pub(super) fn understand(filled: &FilledExpression) -> RuleMeaning {
-    // The caller evaluates an expression with own terms: they may have state, and no single program
-    // decides.
+    // The caller evaluates an expression with own terms: these may have state, and no single
+    // program decides.
     let asks = !filled.is_plain();
     let (expr, view) = if asks {
         (read(filled, &filled.plan, false), TagView::Plain)
@@ -54,9 +51,8 @@ pub(super) fn understand(filled: &FilledExpression) -> RuleMeaning {
 /// has `or`, `not` or a hardware address.
 fn is_ordered(expr: &Expr) -> bool {
     match expr {
-        // For `ether host` libpcap loads the source first, which follows the destination in the
-        // frame. If the source was not captured, the frame does not match, whatever its
-        // destination.
+        // For `ether host` libpcap loads the source first. If the source was not captured, the
+        // frame does not match, whatever its destination.
         Expr::Atom(Atom::Mac { .. }) | Expr::Not(_) | Expr::Or(_) => true,
         Expr::Atom(_) => false,
         Expr::And(list) => list.iter().any(is_ordered),
@@ -75,8 +71,8 @@ fn read(filled: &FilledExpression, plan: &EvaluationPlan, is_negated: bool) -> E
         EvaluationPlan::Not(inner) => return Expr::Not(Box::new(read(filled, inner, !is_negated))),
         EvaluationPlan::All(parts) => return Expr::And(all(parts)),
         EvaluationPlan::Any(parts) => return Expr::Or(all(parts)),
-        // A load beyond the captured bytes makes a piece false. The negated piece is then true,
-        // whatever its content, so look-ups cannot decide a negated piece.
+        // A load beyond the captured bytes makes a piece false and the negated piece true, so
+        // look-ups cannot decide a negated piece.
         EvaluationPlan::Piece(index) if !is_negated => {
             let piece = filled.pieces.get(*index);
             match piece.map(|piece| parse(&piece.text)) {

@@ -1,12 +1,11 @@
-//! Rules that look-ups cannot find on a link type. Their programs run together, on every packet of
-//! the link type.
+//! Rules that look-ups cannot find on a link type. Their programs run on every packet of the link
+//! type.
 //!
 //! `UnindexedRules` puts up to 64 programs into a *unit*, from which the compiler's thread makes
-//! one function. A removed rule is masked out of its unit. Among the units whose programs fit into
-//! one function, new rules join the unit with the fewest rules, until that unit is full. The
-//! remaining new rules join new units. Each unit with new rules needs a new function. Each program
-//! of a unit runs by itself until the unit has code. During a burst of changes `UnindexedRules`
-//! gives up the units in between, which the compiler then skips.
+//! one function. A removed rule is masked out of its unit. Among the units with room, new rules
+//! fill the unit with the fewest rules, then new units. Each unit with new rules needs a new
+//! function. The programs of a unit run one by one until the unit has code. During a burst of
+//! changes `UnindexedRules` gives up the units in between, which the compiler then skips.
 
 use std::sync::Arc;
 
@@ -23,7 +22,6 @@ pub(super) struct UnindexedRules {
     units: Vec<Unit>,
     /// New rules, which [`Self::arrange`] moves to units.
     loose: Vec<(u32, Program)>,
-    /// Whether [`Self::arrange`] has something to do.
     pub(super) is_changed: bool,
 }
 
@@ -57,13 +55,11 @@ impl UnindexedRules {
             || self.units.iter().any(|unit| unit.bit(rule) != 0)
     }
 
-    /// Adds a rule.
     pub(super) fn add(&mut self, rule: u32, program: Program) {
         self.is_changed = true;
         self.loose.push((rule, program));
     }
 
-    /// Removes a rule, if present.
     pub(super) fn remove(&mut self, rule: u32) {
         self.loose.retain(|(one, _)| *one != rule);
         for unit in &mut self.units {
@@ -75,7 +71,7 @@ impl UnindexedRules {
 
     /// Dissolves units of which at most half of the rules remain, and moves their rules and new
     /// rules to units, before readers see the changes. Returns the programs of each unit that got
-    /// rules and has at least two programs. The caller should compile these programs together.
+    /// rules, if there are at least two, to be compiled together.
     pub(super) fn arrange(&mut self) -> Vec<FusedPrograms> {
         self.is_changed = false;
         let mut new = Vec::new();
@@ -88,8 +84,8 @@ impl UnindexedRules {
             }
             is_mostly_live
         });
-        // Rules are taken from the end of the list. Programs that are too long to share a function
-        // are sorted to its start, so they are taken last.
+        // Rules are taken from the end of the list, so programs that are too long to share a
+        // function are taken last.
         loose.sort_by_key(|(_, program)| program.can_fuse());
         let units = self.units.iter_mut();
         let open = units.filter(|unit| has_room(unit.fused.programs().iter()));
@@ -115,7 +111,6 @@ impl UnindexedRules {
         new
     }
 
-    /// Finds the rules that match some frames.
     pub(super) fn find(
         &self,
         frames: &[FilterFrame<'_>],
@@ -128,8 +123,7 @@ impl UnindexedRules {
     }
 }
 
-/// Moves rules from the end of `loose` to `members` while one function has room for the programs of
-/// `members`.
+/// Moves rules from the end of `loose` to `members` while one function has room for the programs.
 fn fill(members: &mut Vec<(u32, Program)>, loose: &mut Vec<(u32, Program)>) {
     let has_room_for = |members: &[(u32, Program)], more: &Program| {
         let programs = members.iter().map(|(_, program)| program);
@@ -157,7 +151,6 @@ impl Unit {
         bit.map_or(0, |bit| 1 << bit & self.live)
     }
 
-    /// The rules that were not removed, with their programs.
     fn members(&self) -> Vec<(u32, Program)> {
         let all = self
             .rules
@@ -215,7 +208,7 @@ mod tests {
         Program::new(instructions, false).expect("valid")
     }
 
-    /// A program that is too long to share a function, and that matches all packets.
+    /// A program that matches all packets, too long to share a function.
     fn lonely() -> Program {
         Program::new(vec![Instruction::ret(1); 300], false).expect("valid")
     }
@@ -238,7 +231,7 @@ mod tests {
         rules
     }
 
-    /// The rules that must match each packet of `found`. `rules` maps each rule to its bits;
+    /// The expected rules for each packet of `found`. `rules` maps each rule to its bits;
     /// `u32::MAX` matches every packet.
     fn expected(rules: &BTreeMap<u32, u32>) -> Vec<Vec<u32>> {
         let of = |byte: u32| {
@@ -276,7 +269,6 @@ mod tests {
                 }
                 waiting.extend(unindexed.arrange());
                 assert_eq!(found(&unindexed), expected(&rules), "seed {seed}");
-                // The test acts as the compiler for some of the waiting programs.
                 while random.u8(..3) == 0 && !waiting.is_empty() {
                     let last = waiting.len() - 1;
                     let place = if random.bool() {
