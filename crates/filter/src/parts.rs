@@ -56,7 +56,6 @@ pub(crate) struct ExpressionParts(Vec<(Joiner, ExpressionPart)>);
 
 #[derive(Debug, PartialEq, Eq)]
 enum ExpressionPart {
-    /// Bytes of the expression that go to libpcap.
     Text(Range<usize>),
     Group {
         negated: bool,

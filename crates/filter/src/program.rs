@@ -136,8 +136,7 @@ impl Program {
     }
 
     /// Compiles the program to machine code, on this thread, for every clone. Takes a fraction of a
-    /// millisecond for ordinary filters. A [`Compiler`](crate::Compiler) compiles in its own
-    /// thread.
+    /// millisecond for ordinary filters.
     ///
     /// # Errors
     /// [`NativeError`]; the interpreter keeps running the program.
@@ -154,7 +153,7 @@ impl Program {
         self.shared.native.get().map(|code| code.info)
     }
 
-    /// Whether the program is short enough to run as one function with others
+    /// Whether the program is short enough for one function with others
     /// ([`FusedPrograms`](crate::FusedPrograms)).
     #[must_use]
     pub fn can_fuse(&self) -> bool {

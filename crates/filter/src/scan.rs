@@ -3,7 +3,7 @@
 /// Words of two characters that are neither letters nor digits.
 const PAIRS: [&str; 9] = ["&&", "||", ">=", "<=", "==", "!=", "<<", ">>", "::"];
 
-/// Length in bytes of the first word of `rest`; 0 if `rest` is empty.
+/// Length in bytes of the first word of `rest`, or 0.
 pub(crate) fn first_word_len(rest: &str) -> usize {
     rest.chars()
         .next()

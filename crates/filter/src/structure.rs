@@ -133,8 +133,7 @@ impl<'t> Structure<'t> {
     }
 }
 
-/// For each opening parenthesis, the index of its partner. `Err` is a closing parenthesis without a
-/// partner, or the end of the words.
+/// For each opening parenthesis, the index of its partner. `Err` is the index of an error.
 fn partners(words: &[Word]) -> Result<Vec<usize>, usize> {
     let mut partners = vec![0; words.len()];
     let mut open = Vec::new();

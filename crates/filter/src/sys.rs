@@ -30,7 +30,7 @@ struct BpfProgram {
     instructions: *mut Instruction,
 }
 
-/// `pcap_t`, opaque here.
+/// `pcap_t`.
 #[repr(C)]
 struct OpaquePcap {
     _private: [u8; 0],
@@ -69,8 +69,7 @@ unsafe extern "C" {
 pub(crate) fn port(name: &str) -> Option<(u16, Option<&'static str>)> {
     let name = CString::new(name).ok()?;
     let (mut port, mut proto): (c_int, c_int) = (0, 0);
-    // SAFETY: `name` ends with a NUL, and both places are writable. libpcap keeps no
-    // pointer.
+    // SAFETY: `name` ends with a NUL, and both places are writable. libpcap keeps no pointer.
     let is_known = unsafe { pcap_nametoport(name.as_ptr(), &raw mut port, &raw mut proto) };
     if is_known == 0 {
         return None;
@@ -87,7 +86,7 @@ pub(crate) fn port(name: &str) -> Option<(u16, Option<&'static str>)> {
 /// The number of a protocol's name. Reads the system's tables.
 pub(crate) fn protocol(name: &str) -> Option<u8> {
     let name = CString::new(name).ok()?;
-    // SAFETY: `name` ends with a NUL; libpcap keeps no pointer to it.
+    // SAFETY: `name` ends with a NUL; libpcap keeps no pointer.
     let number = unsafe { pcap_nametoproto(name.as_ptr()) };
     u8::try_from(number).ok()
 }
@@ -154,8 +153,8 @@ impl CompileHandle {
 
     fn open_savefile(link: &LinkContext) -> Result<Self, String> {
         let mut header = Box::new(file_header(link));
-        // SAFETY: `header` has `HEADER_BYTES` and is boxed, so it does not move. The header
-        // lives until after the stream is closed. The mode is a C string and only reads.
+        // SAFETY: `header` has `HEADER_BYTES` and is boxed, so it does not move. The header lives
+        // until after the stream is closed. The mode is a C string and only reads.
         let file = unsafe {
             libc::fmemopen(
                 header.as_mut_ptr().cast::<c_void>(),
@@ -173,8 +172,7 @@ impl CompileHandle {
         let Some(pcap) = NonNull::new(pcap) else {
             // SAFETY: on failure the stream is still ours, open, and used nowhere else.
             unsafe { libc::fclose(file) };
-            // SAFETY: libpcap ends its text in `errbuf` with a NUL, and the buffer was zeroed
-            // before.
+            // SAFETY: `errbuf` was zeroed, and libpcap ends its text with a NUL.
             let message = unsafe { CStr::from_ptr(errbuf.as_ptr()) };
             return Err(message.to_string_lossy().into_owned());
         };
@@ -185,7 +183,6 @@ impl CompileHandle {
         })
     }
 
-    /// libpcap's name for the link type, such as `EN10MB`, if there is a name.
     pub(crate) fn link_type_name(&self) -> Option<&'static str> {
         // SAFETY: the handle is open and activated.
         let dlt = unsafe { pcap_datalink(self.pcap.as_ptr()) };
@@ -236,7 +233,7 @@ impl CompileHandle {
             )
         };
         if status != 0 {
-            // SAFETY: the handle is open; the result is a NUL-terminated string inside it.
+            // SAFETY: the handle is open; the result is a string inside it.
             let message = unsafe { pcap_geterr(self.pcap.as_ptr()) };
             // SAFETY: the NUL-terminated string does not change while `&mut self` is held.
             let message = unsafe { CStr::from_ptr(message) };

@@ -46,7 +46,6 @@ pub struct Template {
 
 #[derive(Debug, Clone)]
 struct TextPiece {
-    /// Bytes of the piece in the text.
     bytes: Range<usize>,
     /// The piece with its compiled programs, shared by all expressions of the template. `None` if
     /// the piece contains a variable.
@@ -83,7 +82,6 @@ pub struct TriggerFacts {
 pub struct TriggerValues {
     /// Values for pcap-filter text, indexed by variable.
     texts: [Option<VariableValue>; Variable::TEXTS],
-    /// Values of the own terms.
     terms: TermValues,
 }
 
@@ -141,9 +139,10 @@ impl Template {
         Ok(template)
     }
 
-    /// Replaces names of hosts, ports and protocols by numbers if the meaning stays the same. Reads
-    /// services(5) and protocols(5), and waits for the resolver. A piece that keeps a name, such as
-    /// that of a network, can be compiled for further link types only until [`Template::seal`].
+    /// Replaces names of hosts, ports and protocols by addresses and numbers if the meaning stays
+    /// the same. Reads services(5) and protocols(5), and waits for the resolver. A piece that keeps
+    /// a name, such as that of a network, can be compiled for further link types only until
+    /// [`Template::seal`].
     ///
     /// # Errors
     /// [`FilterProblem::NameAndVariable`] for a piece that contains a variable and a name that is
@@ -232,7 +231,6 @@ impl Template {
         self.pieces[index].fixed = Some(Arc::new(piece));
     }
 
-    /// Variables in these bytes.
     fn filled_in(&self, bytes: &Range<usize>) -> &[(Range<usize>, Variable)] {
         let within = |at: usize| {
             let is_before = |(span, _): &(Range<usize>, Variable)| span.start < at;
@@ -289,8 +287,7 @@ impl Template {
     }
 
     /// Extracts the values that the template needs from a trigger packet. Formats only
-    /// `$communityId` of a packet without ports, so it is cheap enough for each packet that
-    /// triggers.
+    /// `$communityId` of a packet without ports: cheap enough for each packet that triggers.
     ///
     /// # Errors
     /// [`FillError`] for a variable that the packet cannot supply.
@@ -411,7 +408,6 @@ impl Template {
         Err(FilterError::new(problem, &self.text, span.clone()))
     }
 
-    /// All pieces with the variables replaced by `value`.
     fn filled_pieces(
         &self,
         value: &impl Fn(Variable) -> String,
@@ -444,8 +440,8 @@ impl Template {
 }
 
 impl TriggerValues {
-    /// The text that replaces a variable. For an own term this is the form that
-    /// [`FilledExpression`] shows, with the value in brackets.
+    /// The text that replaces a variable. For an own term, the form that [`FilledExpression`]
+    /// shows.
     fn text(&self, variable: Variable) -> String {
         let TermValues {
             flow,
@@ -465,8 +461,7 @@ impl TriggerValues {
 }
 
 impl TriggerFacts {
-    /// The flow of the packet itself, or for a later fragment the flow of its datagram's first
-    /// fragment.
+    /// The packet's flow, or for a later fragment the flow of its datagram's first fragment.
     fn flow(&self) -> Option<FlowKey> {
         let is_later = self.parsed.is_later_fragment();
         let first_fragment = self.first_fragment.filter(|_| is_later);

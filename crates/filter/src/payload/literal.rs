@@ -4,7 +4,7 @@ use super::PayloadProblem;
 
 const UNKNOWN_ESCAPE: &str = r#"unknown escape; there are \xNN \n \r \t \\ \""#;
 
-/// Parses the string at `start`, the operand of `operator`. Returns its bytes and the offset after
+/// Parses the string at `start`, the operand of `operator`. Returns the bytes and the offset after
 /// the string.
 ///
 /// The text between the quotes means its UTF-8 bytes, with the escapes `\xNN \n \r \t \\ \"`.

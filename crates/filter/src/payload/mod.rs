@@ -26,7 +26,6 @@ const PATTERNS_MAX: usize = 100;
 
 type PayloadProblem = (Range<usize>, Cow<'static, str>);
 
-/// Payload terms of an expression, in order.
 #[derive(Debug, Default)]
 pub(crate) struct PayloadTests {
     pub(crate) tests: Vec<PayloadTest>,

@@ -10,7 +10,6 @@ use regex_syntax::ParserBuilder;
 use super::PayloadProblem;
 
 const PATTERN_BYTES_MAX: usize = 4 << 10;
-/// Maximum nesting depth.
 const NEST_MAX: u32 = 50;
 /// Maximum size of a compiled pattern in bytes. For each byte of a payload, a search may read the
 /// whole compiled pattern.
@@ -162,7 +161,6 @@ mod tests {
 
     #[test]
     fn patterns_that_would_cost_too_much_are_refused_quickly() {
-        // CPU time of this thread, independent of other threads.
         let cpu_time = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
         let start = cpu_time();
         let nested = format!("/{}{}/", "(".repeat(60), ")".repeat(60));

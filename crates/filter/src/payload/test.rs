@@ -4,8 +4,6 @@ use aho_corasick::{AhoCorasick, packed::Searcher};
 use memchr::memmem::Finder;
 use regex::bytes::Regex;
 
-/// A test of a payload.
-///
 /// A clone of a pattern has its own search cache, so that threads do not wait for each other.
 #[derive(Debug, Clone)]
 pub(crate) enum PayloadTest {

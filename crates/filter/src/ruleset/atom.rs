@@ -6,7 +6,6 @@ use crate::{filled::FlowTerm, structure::Joiner};
 
 use super::key::{HeaderKey, TagView, frame_flags, has, kind, proto_flag};
 
-/// The ends of a packet that a primitive compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum EndQualifier {
     Src,
@@ -94,7 +93,6 @@ impl Expr {
         }
     }
 
-    /// Joins this expression with `right`, which is evaluated second.
     pub(super) fn joined(self, joiner: Joiner, right: Self) -> Self {
         match (self, joiner) {
             (Self::And(mut list), Joiner::And) => {

@@ -30,7 +30,6 @@ impl Collector<'_> {
         let asked = always.chain(elsewhere);
         let mut found = &self.memory.found[..self.memory.count];
         if asked.clone().next().is_none() {
-            // Visits only frames with found entries.
             while let Some(first) = found.first() {
                 let number = usize::from(first.frame);
                 found = self.frame(number, found, matches);
@@ -105,8 +104,7 @@ impl Collector<'_> {
     }
 
     /// `Some(false)` if a found rule matches, `Some(true)` if the caller must evaluate the filter.
-    /// `None` if the rule does not match, or if its program decides for all packets of this link
-    /// type.
+    /// `None` if the rule does not match, or if its program decides for the whole link type.
     #[inline(never)]
     fn decide(&self, number: usize, info: &RuleInfo) -> Option<bool> {
         let is_set = |flag| info.flags & flag != 0;

@@ -4,9 +4,8 @@ use retroscope_packet::LinkType;
 
 use crate::{FilterError, Program};
 
-/// How packets find a rule. On a link type of the set on which look-ups cannot find the rule, the
-/// rule's program (if libpcap accepts the rule) or the caller tests every packet. A rule whose
-/// look-ups are all for `$flow` or `$communityId` is found on every link type.
+/// How packets find a rule. On a link type where look-ups cannot find the rule, its program or the
+/// caller tests every packet. Look-ups for `$flow` and `$communityId` work on every link type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RulePlacement {
     /// Look-ups find the rule. No program is needed.

@@ -2,8 +2,8 @@
 //! addresses.
 //!
 //! [`hosts_of`] reads a frame at the offsets that libpcap's programs use, in ARP and RARP too. The
-//! module `ruleset::parse` understands only primitives whose meaning is certain. So a packet that
-//! matches has addresses in [`NeededHosts`]. Addresses inside a tunnel never count.
+//! module `ruleset::parse` understands only primitives whose meaning is certain. Addresses inside a
+//! tunnel never count.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

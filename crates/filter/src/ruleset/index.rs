@@ -30,7 +30,6 @@ pub(super) mod flags {
     pub(in crate::ruleset) const ETHERNET: u8 = 8;
 }
 
-/// The data path's view of a rule.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RuleInfo {
     pub(super) id: u64,
@@ -82,10 +81,9 @@ pub(super) struct RuleIndex {
     pub(super) rules: Chunked<RuleInfo>,
     /// Number of keys with each [`tag`].
     present: [u32; tag::COUNT],
-    /// IPv6 prefix lengths of keys.
     v6_lengths: Vec<u8>,
-    /// Number of rules with a look-up for `$flow` or `$communityId`. These rules need frames parsed
-    /// whose flow may not be at libpcap's fixed offsets.
+    /// Number of rules with a look-up for `$flow` or `$communityId`. For these rules, frames whose
+    /// flow may not be at libpcap's fixed offsets are parsed.
     pub(super) parsed_rules: u32,
     pub(super) unindexed: Arc<Vec<UnindexedRules>>,
     /// Rules whose filter the caller evaluates for every packet.
@@ -100,7 +98,7 @@ pub(super) struct RefCounts {
     groups: NumberPool,
     addresses: MaskCounts,
     ports: MaskCounts,
-    /// Number of keys with each IPv6 prefix length.
+    /// Keys with each IPv6 prefix length.
     v6_lengths: BTreeMap<u8, u32>,
 }
 

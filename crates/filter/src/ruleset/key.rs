@@ -65,7 +65,6 @@ pub(super) enum LinkHeaderKind {
     },
 }
 
-/// Untagged or tagged Ethernet.
 const ETHERNET: LinkHeaderKind = LinkHeaderKind::Layout(LinkLayout::ETHERNET);
 
 impl LinkHeaderKind {

@@ -48,7 +48,6 @@ impl<A: Ord + Copy> FiveTuple<A> {
     }
 }
 
-/// A key of one of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TableKey {
     Flow(Flow4Key),
@@ -222,7 +221,7 @@ fn prefixes(low: u16, high: u16) -> Vec<(u16, u8)> {
     prefixes
 }
 
-/// Table key of an IPv4 flow, for a [`Flow4Slot`].
+/// Table key of an IPv4 flow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Flow4Key {
     addresses: u64,

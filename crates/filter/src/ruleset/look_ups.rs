@@ -36,7 +36,6 @@ pub(super) struct Remainder {
     pub(super) literals: Box<[Literal]>,
 }
 
-/// One look-up of a rule.
 #[derive(Debug, Clone)]
 pub(super) struct RulePart {
     pub(super) look_up: LookUpKey,
@@ -49,7 +48,7 @@ pub(super) struct RulePart {
 
 #[derive(Debug)]
 pub(super) struct LookUps {
-    /// The look-ups. `None` if every packet must be tested.
+    /// `None` if every packet must be tested.
     pub(super) parts: Option<Vec<RulePart>>,
     /// Whether the whole expression must be evaluated for each found packet.
     pub(super) is_partial: bool,
@@ -65,7 +64,6 @@ impl RulePart {
         }
     }
 
-    /// Number of primitives that are compared after the look-up.
     pub(super) fn compared(&self) -> usize {
         self.remainder
             .as_ref()
@@ -244,6 +242,7 @@ impl Planner<'_> {
 
     /// Whether every packet that `look_up` finds in this view satisfies the literal.
     fn is_implied(&self, literal: &Literal, look_up: &LookUpKey) -> bool {
+        // For opaque primitives the whole expression is evaluated later.
         if matches!(literal.atom, Atom::Opaque) {
             return true;
         }
@@ -309,7 +308,7 @@ impl Planner<'_> {
         Some((RulePart::new(LookUpKey::Flow6(flow), need), Vec::new()))
     }
 
-    /// The look-up by the literal that, by a rough estimate, the fewest packets and rules share.
+    /// The look-up that, by a rough estimate, the fewest packets and rules share.
     fn least(&self, conjunction: &Conjunction) -> Option<PlannedLookUp> {
         let useful = (0..conjunction.len()).filter(|index| rank(&conjunction[*index]) < RANKS);
         let candidates = useful.filter_map(|index| {

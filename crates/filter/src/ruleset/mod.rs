@@ -14,17 +14,17 @@
 //! ```
 //!
 //! The results are those of libpcap: `parse` accepts only primitives whose meaning is certain,
-//! `key` reads the bytes that libpcap's programs read, and tests compare both. Only libpcap's
-//! optimizer can make a difference: it may omit loads beyond the captured bytes in `or` and `not`.
-//! Then the result is that of the rule's program if the program exists, else that of a program
-//! without the optimizer.
+//! `key` reads the bytes that libpcap's programs read, and tests compare the results. Only
+//! libpcap's optimizer can make a difference: it may omit loads beyond the captured bytes in `or`
+//! and `not`. Then the result is that of the rule's program if the program exists, else that of a
+//! program without the optimizer.
 //!
 //! # Updates
 //! The control side publishes a new version by replacing a pointer. The data path switches to the
 //! new version in [`RuleReader::refresh`], which never waits, or in
-//! [`RuleReader::refresh_blocking`]. Versions share the parts that did not change. An update copies
-//! about a thousand pointers and the parts that it changes: some KiB with 1,000 flows, and about
-//! 150 KiB with 100,000 flows. The next update frees old versions without readers.
+//! [`RuleReader::refresh_blocking`]. An update copies about a thousand pointers and the parts that
+//! it changes: some KiB with 1,000 flows, and about 150 KiB with 100,000 flows. The next update
+//! frees old versions without readers.
 //!
 //! # Memory
 //! Tables take 0.6 MiB and some 60 bytes for each look-up: 1.1 MiB with 10,000 flows

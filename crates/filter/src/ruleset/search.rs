@@ -1,9 +1,8 @@
 //! Look-ups that nearly every packet needs, for up to 64 packets at a time.
 //!
-//! A single packet would wait for its header, then for one cache line of a table after the other,
-//! and its branches (TCP or UDP, found or not) are unpredictable. So each step runs for all packets
-//! before the next step begins: the processor waits for many lines at once, and results are
-//! collected without a branch.
+//! A single packet would wait for its header, then for one table line after the other, and its
+//! branches (TCP or UDP, found or not) are unpredictable. So each step runs for all packets before
+//! the next step begins, and results are collected without a branch.
 
 use crate::FilterFrame;
 

@@ -78,7 +78,6 @@ struct KeptRule {
     piece: Option<Arc<FilterPiece>>,
     placement: RulePlacement,
     parts: Vec<RulePart>,
-    /// Bits of [`flags`].
     flags: u8,
     body: Arc<FullRule>,
 }
@@ -215,8 +214,8 @@ impl RuleSet {
     }
 
     /// Returns the programs that were fused since the last call because they see the same packets.
-    /// The caller should compile these programs after [`Self::programs`]. Until then the programs
-    /// run one by one.
+    /// The caller should compile these programs after [`Self::programs`]. Until then each program
+    /// runs alone.
     pub fn take_fused(&mut self) -> Vec<FusedPrograms> {
         std::mem::take(&mut self.fused)
     }

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-/// Number of shards of a table, a power of two.
+/// A power of two.
 const SHARDS: usize = 256;
 const LINE: usize = 4;
 /// Maximum share of used slots, five eighths. A fuller shard is doubled.
@@ -61,7 +61,7 @@ impl Seeds {
 #[repr(C, align(64))]
 struct CacheLine<S>([S; LINE]);
 
-/// A table from keys to slots, at most one slot for each key. A clone is a new version.
+/// At most one slot for each key. A clone is a new version.
 #[derive(Debug, Clone)]
 pub(super) struct LookUpTable<S> {
     shards: Vec<Arc<[CacheLine<S>]>>,
@@ -153,8 +153,7 @@ impl<S: TableSlot> LookUpTable<S> {
         }
     }
 
-    /// Loads the line where a search begins, before the search, so that the loads of many keys
-    /// overlap. The result only keeps the compiler from removing the load.
+    /// Loads the line where a search begins, so that the loads of many keys overlap. The result only keeps the compiler from removing the load.
     #[inline]
     pub(super) fn touch(&self, hash: u64) -> bool {
         let lines = &*self.shards[Self::shard_of(hash)];
@@ -253,8 +252,6 @@ mod tests {
     use super::*;
     use crate::ruleset::look_up_key::SmallSlot;
 
-    /// After random insertions and removals, every existing key is found and is in the filter.
-    /// Fewer than a quarter of other keys are in the filter.
     #[test]
     fn the_filter_knows_all_keys_and_few_others() {
         let mut random = fastrand::Rng::with_seed(9);
@@ -264,7 +261,6 @@ mod tests {
         let mut keys = HashSet::new();
         for round in 0..60_000_u32 {
             let key = space[random.usize(0..space.len())];
-            // The table grows to thousands of keys, and then shrinks.
             let grows = if round < 40_000 { 0.8 } else { 0.1 };
             if random.f64() < grows {
                 if keys.insert(key) {

@@ -15,7 +15,6 @@ use crate::{FilterFrame, FusedPrograms, Program, evaluation::ones, native::has_r
 
 use super::search_memory::SearchMemory;
 
-/// Rules whose programs see every packet of a link type.
 #[derive(Debug, Clone)]
 pub(super) struct UnindexedRules {
     pub(super) link_type: LinkType,
@@ -49,7 +48,6 @@ impl UnindexedRules {
         self.units.is_empty() && self.loose.is_empty()
     }
 
-    /// Whether a rule is in this list.
     pub(super) fn has(&self, rule: u32) -> bool {
         self.loose.iter().any(|(one, _)| *one == rule)
             || self.units.iter().any(|unit| unit.bit(rule) != 0)

@@ -23,7 +23,7 @@ pub(crate) fn validate(instructions: &[Instruction]) -> bool {
     unsafe { bpf_validate(instructions.as_ptr(), len) != 0 }
 }
 
-/// libpcap's `bpf_filter`. Panics unless the program validates.
+/// Panics unless the program validates.
 pub(crate) fn run(instructions: &[Instruction], packet: &[u8], wire_len: u32) -> u32 {
     assert!(validate(instructions), "libpcap refuses the program");
     let captured_len = c_uint::try_from(packet.len()).expect("a short packet");
@@ -48,8 +48,7 @@ pub(crate) fn image(instruction: &Instruction, index: usize) -> String {
     let index = c_int::try_from(index).expect("a short program");
     // SAFETY: one readable instruction; the lock keeps other threads from the static buffer.
     let text = unsafe { bpf_image(instruction, index) };
-    // SAFETY: the buffer is NUL-terminated, and the lock keeps other threads from changing the
-    // text.
+    // SAFETY: the buffer is NUL-terminated; the lock keeps other threads from changing the text.
     unsafe { CStr::from_ptr(text) }
         .to_string_lossy()
         .into_owned()
