@@ -153,8 +153,8 @@ impl<S: TableSlot> LookUpTable<S> {
         }
     }
 
-    /// Loads the line where a search begins, so that the loads of many keys overlap. The result only
-    /// keeps the compiler from removing the load.
+    /// Loads the line where a search begins, so that the loads of many keys overlap. The result
+    /// only keeps the compiler from removing the load.
     #[inline]
     pub(super) fn touch(&self, hash: u64) -> bool {
         let lines = &*self.shards[Self::shard_of(hash)];
